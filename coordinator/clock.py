@@ -1,4 +1,4 @@
-"""Clocks. Only this module reads the machine's time. All other code gets a clock as an argument."""
+"""Clocks. Only this module reads the machine's time. All other code receives a clock as an argument."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A clock, which tells the time and sleeps. Tests use a clock of their own."""
+    """A clock: it returns the time and sleeps. Tests pass in their own clock."""
 
     def now(self) -> float:
         """Return the Unix time in seconds."""

@@ -37,7 +37,7 @@ class Settings:
         # The server remembers a run without retention for 60 s. It would not recognise a call that is repeated later.
         if not 0 < self.timeout <= 50:
             raise BadOption(f"timeout {self.timeout!r} is not valid: use more than 0 and at most 50 seconds")
-        codecs_from_environment()  # it applies to the process; a wrong value is refused before anything is written
+        codecs_from_environment()  # the variable applies to the whole process; a wrong value is refused before anything is written
 
     @property
     def address(self) -> Address:
@@ -58,7 +58,7 @@ _process_settings: Settings | None = None
 
 
 def set_process_settings(settings: Settings) -> None:
-    """Make these the default settings in the whole process, for a process that is one worker."""
+    """Make these the default settings of the whole process. Only a process that runs one worker calls this."""
     global _process_settings  # noqa: PLW0603  # the process has one worker, and so one default
     _process_settings = settings.pinned()
 
@@ -68,9 +68,10 @@ def settings(
     namespace: str | None = None,
     timeout: float = 30.0,
 ) -> Settings:
-    """Return the settings from the arguments, then the worker around the call, then the environment, then the defaults.
+    """Return the settings. An argument comes first, then the worker that executes the caller, the environment, and the defaults.
 
-    Inside a worker its own server and namespace win over the environment: the worker may have been given others as options.
+    In the code of a worker, the worker's server and namespace take precedence over the environment, because the options of the
+    command that started the worker may name others.
 
     Args:
         url: The server.
@@ -95,6 +96,6 @@ def local_settings(
 ) -> Settings:
     """Return the settings for `workers dev`: by default an embedded server in the current folder.
 
-    REDIS_URL is ignored here, because many programs use it, and it may name a server that other people use.
+    REDIS_URL is ignored here, because many programs read it, and it may name a shared server.
     """
     return settings(url or read_environment().url or LOCAL_URL, namespace, timeout)

@@ -1,8 +1,8 @@
 """The log format of the commands `coordinator` and `workers`. The library itself never configures logging.
 
 A line has the time, the level, the message, and the record's fields as key=value. With --log-json, each line is a JSON object.
-A worker sets `about` to the fields of the current run. They are added to every record that is logged in the run's context, also
-by other libraries.
+A worker sets `about` to the fields of the current run. They are added to every record that is logged in the run's context,
+including records of other libraries.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _attach_context(record: logging.LogRecord) -> bool:
 
 
 def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    """Yield the fields of a record: the fields of its context and its own extra fields, which win."""
+    """Yield the fields of a record: the fields of its context, and its own extra fields, which override them."""
     own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     yield from {**getattr(record, "about", {}), **own}.items()
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from coordinator.encoding.codec import encode
 from coordinator.errors import BadOption
+from coordinator.model.policies.budget import Spending
 from coordinator.model.run import AttemptRecord, Status
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 HEADERS = "headers"  # the name under which a spec stores the headers of a run, among its other extra values
 HEADERS_LIMIT = 8 * 1024
 ENDED_OUTCOMES = frozenset({"completed", "failed", "cancelled", "dead"})
+NOTHING_SPENT = Spending(0.0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,9 @@ class StepInfo:
 
     Attributes:
         attempt: The attempt.
-        what: "phase" (its function is called), "receive", "sleep", "gather" or "as_completed" (the run waits in the process), or
-            "save" (a checkpoint is sent to the server).
-        name: The name of the phase or the step, or the topics; empty for a sleep and a save.
+        what: "phase" or "once" (the function of a phase or of an effect is called), "receive", "sleep", "gather" or "as_completed"
+            (the run waits in the process), or "save" (a checkpoint is sent to the server).
+        name: The name of the phase, the effect or the step, or the topics; empty for a sleep and a save.
     """
 
     attempt: AttemptInfo
@@ -112,12 +114,14 @@ class AttemptEnding:
             belongs to another worker now).
         seconds: How long the attempt took.
         error: The error of the handler, if it raised one; for a killed run the error of its deadline.
+        spent: What the handler has counted with `run.spend` in this attempt.
     """
 
     attempt: AttemptInfo
     outcome: str
     seconds: float
     error: BaseException | None = None
+    spent: Spending = NOTHING_SPENT
 
     @property
     def ended(self) -> bool:
@@ -168,7 +172,8 @@ class Middleware:
     def around_step(self, step: StepInfo) -> AbstractContextManager[object] | None:
         """Return a context manager that is open during a step of an attempt, or None.
 
-        It is entered and left like the context manager of `around_attempt`. A save runs beside the handler, in a task of its own.
+        It is entered and left like the context manager of `around_attempt`. A save runs in a task of its own, while the handler
+        continues.
 
         Args:
             step: The step.

@@ -49,7 +49,8 @@ class Tracing(Middleware):
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         self._provider = provider
-        self._found: _Tracer | None = None
+        # The first tracer of a provider takes tens of milliseconds, which should not delay the first run.
+        self._found: _Tracer | None = None if provider is None else _Tracer(provider)
         self._open: dict[tuple[str, int], tuple[Span, _Trace]] = {}
         self._clock: Clock = SystemClock()
 
@@ -314,7 +315,7 @@ class _Tracer:
         self, name: str, span_id: int, trace_id: int, context: Context, kind: SpanKind, attributes: dict[str, Any],
         links: list[Link], start: int | None,
     ) -> Span:  # fmt: skip
-        """Start a span with a given id. The trace id counts for a span without a parent."""
+        """Start a span with a given id. The trace id is used for a span without a parent."""
         _next_ids.set((trace_id, span_id))
         try:
             return self.tracer.start_span(name, context, kind, attributes, links, start, False, False)
@@ -349,7 +350,7 @@ def _describe(attempt: AttemptInfo) -> dict[str, Any]:
 def _lost_up_to(attempt: AttemptInfo, last: int) -> list[AttemptRecord]:
     """Return the lost attempts directly before the end of the attempt `last`, oldest first.
 
-    Older ones were reported by the attempts after them, and those of an earlier life with the end of that life.
+    Older lost attempts were reported by later attempts, and lost attempts of an earlier life at the end of that life.
     """
     by_number = {
         entry.attempt: entry for entry in attempt.history if entry.how != "revived" and entry.life == attempt.life

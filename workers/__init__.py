@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from coordinator.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from coordinator.model.policies.budget import Budget, BudgetExceeded, Spending
+    from coordinator.model.policies.budget import Budget, BudgetExceeded, Spending, UnknownPrice
     from coordinator.model.policies.deadline import Deadline, Extend, Kill, Leave, Watched
     from coordinator.model.policies.retry import OutcomeUnknown, Retry, RetryLater
     from workers.handlers.async_run import AsyncRun
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from workers.handlers.operations.children import ChildFailed, Done
     from workers.handlers.operations.effects import NotDone
     from workers.handlers.operations.limits import Limit
-    from workers.handlers.operations.prices import UnknownPrice
     from workers.handlers.operations.waits import Signal, WaitTimeout
     from workers.handlers.registry import Registry
     from workers.handlers.run import Run
@@ -60,6 +59,7 @@ __all__ = [
 _MODULES = {
     "Budget": "coordinator.model.policies.budget",
     "BudgetExceeded": "coordinator.model.policies.budget",
+    "UnknownPrice": "coordinator.model.policies.budget",
     "Spending": "coordinator.model.policies.budget",
     "Deadline": "coordinator.model.policies.deadline",
     "Extend": "coordinator.model.policies.deadline",
@@ -79,7 +79,6 @@ _MODULES = {
     "Limit": "workers.handlers.operations.limits",
     "ToolCall": "workers.handlers.checkpoint.messages",
     "Left": "workers.handlers.checkpoint.migration",
-    "UnknownPrice": "workers.handlers.operations.prices",
     "Registry": "workers.handlers.registry",
     "Run": "workers.handlers.run",
     "Signal": "workers.handlers.operations.waits",

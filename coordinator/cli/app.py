@@ -104,12 +104,12 @@ app = new_app(
         LazyCommand(
             "limit",
             "coordinator.cli.namespaces.limits:app",
-            "Limit how many runs of a group are ready or running at once, and how many start in a time.",
+            "Limit how many runs of a group are ready or running at once, and how many start per unit of time.",
         ),
         LazyCommand(
             "rate",
             "coordinator.cli.namespaces.rates:app",
-            "Limit the calls that handlers make to the outside with run.limit.",
+            "Limit the external calls that handlers make with run.limit.",
         ),
     ),
 )

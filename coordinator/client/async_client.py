@@ -1,4 +1,4 @@
-"""The client for an event loop. client.py has its twin for threads; the operations of both are in operations/.
+"""The client for an event loop. client.py has the client for threads. The operations of both are in operations/.
 
 A client connects at first use. Its connections belong to one event loop: each loop has a session of its own, which is closed when
 the loop ends.
@@ -47,9 +47,9 @@ P = ParamSpec("P")
 class _AsyncSession:
     """The connections of an AsyncClient in one event loop.
 
-    A session closes itself at the end of its loop. The session has an asynchronous generator that does nothing but wait for its
-    own end. An event loop closes all asynchronous generators before it ends (`asyncio.run` does so). The loop also closes a
-    generator that the garbage collector finds, and with it the session of a client that was never closed.
+    A session closes itself at the end of its loop. The session has an asynchronous generator that only waits until it is closed. An
+    event loop closes all asynchronous generators before it ends (`asyncio.run` does so). The loop also closes a generator that the
+    garbage collector finds, and with it the session of a client that was never closed.
     """
 
     def __init__(self, settings: Settings, clock: Clock, middleware: MiddlewareChain) -> None:
@@ -88,7 +88,7 @@ async def _close_at_end(feed: AsyncFeed, hints: AsyncHintReader, wire: AsyncWire
 class AsyncClient:
     """A client for an event loop: enqueue runs, read them, change them, and wait for their results.
 
-    Calls of several tasks in the same turn of the loop share a trip to the server.
+    Calls that several tasks make in the same turn of the event loop share a round trip to the server.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class AsyncClient:
         """Make a client, which connects at its first use.
 
         Args:
-            url: The server; by default that of the worker inside whose handler the client is made, else RUNS_URL, REDIS_URL,
-                or a local Redis.
-            namespace: The namespace; by default that of the worker inside whose handler the client is made, else
-                RUNS_NAMESPACE, or "runs".
+            url: The server. Default: the server of the worker, if a handler makes the client; else RUNS_URL, REDIS_URL, or a local
+                Redis.
+            namespace: The namespace. Default: the namespace of the worker, if a handler makes the client; else RUNS_NAMESPACE, or
+                "runs".
             timeout: Seconds after which a call fails if the server does not answer.
             middleware: Code that is called for each run that the client enqueues; the first is called first. In a handler, a
                 client without middleware uses that of the registry.
@@ -355,7 +355,7 @@ class AsyncClient:
         burst: int | None = None,
         group: str | None = None,
     ) -> bool:
-        """Set how many runs of a group may be ready or running at the same time, and how many may start in a time.
+        """Set how many runs of a group may be ready or running at the same time, and how many may start per unit of time.
 
         It takes effect within a second. A lower limit stops no run. The limits replace those that handlers publish. A limit that
         is not given stays as it is.
@@ -369,15 +369,16 @@ class AsyncClient:
             group: The group; None for each group of the kind that has no limit of its own.
 
         Returns:
-            False if the limits were like this before.
+            False if the limits already had these values.
 
         Raises:
             BadOption: A limit or the group is not valid, or no limit is given.
+            NotConfigured: A rate is given while a process is alive whose version does not count starts.
         """
         return await self._do(group_operations.set_limit, kind, group, at_once, rate, burst)
 
     async def remove_limit(self, kind: str, *, group: str | None = None) -> bool:
-        """Remove a limit that `set_limit` has set. The limit of the kind or of its handler counts again, if there is one.
+        """Remove a limit that `set_limit` has set. From then on, the limit of the kind or of its handler applies, if there is one.
 
         Args:
             kind: The kind of the runs.
@@ -389,13 +390,13 @@ class AsyncClient:
         return await self._do(group_operations.remove_limit, kind, group)
 
     async def limits(self) -> tuple[GroupLimit, ...]:
-        """Return all limits, sorted by kind and group: those of handlers, and those that were set."""
+        """Return all limits, sorted by kind and group: limits that handlers publish, and limits that `set_limit` has set."""
         return await self._do(group_operations.list_limits)
 
     async def set_rate(
         self, name: str, rate: str | None = None, *, burst: int | None = None, at_once: int | None = None
     ) -> bool:
-        """Set the rate of calls to the outside that handlers make with `run.limit(name)`. It takes effect at the next call.
+        """Set the rate of external calls that handlers make with `run.limit(name)`. It takes effect at the next call.
 
         All processes of the namespace share the rate. Calls that are under way continue.
 
@@ -408,7 +409,7 @@ class AsyncClient:
             at_once: How many calls may be under way at the same time; 0 lets no call start, None stands for no limit.
 
         Returns:
-            False if the rate was like this before.
+            False if the rate already had these values.
 
         Raises:
             BadOption: An option is not valid, or neither `rate` nor `at_once` is given.
@@ -428,7 +429,7 @@ class AsyncClient:
         return await self._do(rate_operations.remove_rate, name)
 
     async def rates(self) -> tuple[RateLimit, ...]:
-        """Return all rates, sorted by name, with the numbers of calls that are under way and that wait."""
+        """Return all rates, sorted by name, with the numbers of running and waiting calls."""
         return await self._do(rate_operations.list_rates)
 
     # ---- shared by the methods above

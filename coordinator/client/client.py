@@ -1,4 +1,4 @@
-"""The client for threads. async_client.py has its twin for event loops; the operations of both are in operations/.
+"""The client for threads. async_client.py has the client for event loops. The operations of both are in operations/.
 
 A client connects at first use. Its connections belong to one process: after a fork it opens new ones.
 """
@@ -81,10 +81,10 @@ class Client:
         """Make a client, which connects at its first use.
 
         Args:
-            url: The server; by default that of the worker inside whose handler the client is made, else RUNS_URL, REDIS_URL,
-                or a local Redis.
-            namespace: The namespace; by default that of the worker inside whose handler the client is made, else
-                RUNS_NAMESPACE, or "runs".
+            url: The server. Default: the server of the worker, if a handler makes the client; else RUNS_URL, REDIS_URL, or a local
+                Redis.
+            namespace: The namespace. Default: the namespace of the worker, if a handler makes the client; else RUNS_NAMESPACE, or
+                "runs".
             timeout: Seconds after which a call fails if the server does not answer.
             middleware: Code that is called for each run that the client enqueues; the first is called first. In a handler, a
                 client without middleware uses that of the registry.
@@ -323,7 +323,7 @@ class Client:
         burst: int | None = None,
         group: str | None = None,
     ) -> bool:
-        """Set how many runs of a group may be ready or running at the same time, and how many may start in a time.
+        """Set how many runs of a group may be ready or running at the same time, and how many may start per unit of time.
 
         It takes effect within a second. A lower limit stops no run. The limits replace those that handlers publish. A limit that
         is not given stays as it is.
@@ -337,15 +337,16 @@ class Client:
             group: The group; None for each group of the kind that has no limit of its own.
 
         Returns:
-            False if the limits were like this before.
+            False if the limits already had these values.
 
         Raises:
             BadOption: A limit or the group is not valid, or no limit is given.
+            NotConfigured: A rate is given while a process is alive whose version does not count starts.
         """
         return self._do(group_operations.set_limit, kind, group, at_once, rate, burst)
 
     def remove_limit(self, kind: str, *, group: str | None = None) -> bool:
-        """Remove a limit that `set_limit` has set. The limit of the kind or of its handler counts again, if there is one.
+        """Remove a limit that `set_limit` has set. From then on, the limit of the kind or of its handler applies, if there is one.
 
         Args:
             kind: The kind of the runs.
@@ -357,13 +358,13 @@ class Client:
         return self._do(group_operations.remove_limit, kind, group)
 
     def limits(self) -> tuple[GroupLimit, ...]:
-        """Return all limits, sorted by kind and group: those of handlers, and those that were set."""
+        """Return all limits, sorted by kind and group: limits that handlers publish, and limits that `set_limit` has set."""
         return self._do(group_operations.list_limits)
 
     def set_rate(
         self, name: str, rate: str | None = None, *, burst: int | None = None, at_once: int | None = None
     ) -> bool:
-        """Set the rate of calls to the outside that handlers make with `run.limit(name)`. It takes effect at the next call.
+        """Set the rate of external calls that handlers make with `run.limit(name)`. It takes effect at the next call.
 
         All processes of the namespace share the rate. Calls that are under way continue.
 
@@ -376,7 +377,7 @@ class Client:
             at_once: How many calls may be under way at the same time; 0 lets no call start, None stands for no limit.
 
         Returns:
-            False if the rate was like this before.
+            False if the rate already had these values.
 
         Raises:
             BadOption: An option is not valid, or neither `rate` nor `at_once` is given.
@@ -396,7 +397,7 @@ class Client:
         return self._do(rate_operations.remove_rate, name)
 
     def rates(self) -> tuple[RateLimit, ...]:
-        """Return all rates, sorted by name, with the numbers of calls that are under way and that wait."""
+        """Return all rates, sorted by name, with the numbers of running and waiting calls."""
         return self._do(rate_operations.list_rates)
 
     # ---- shared by the methods above

@@ -152,7 +152,7 @@ class Handle(Generic[T_co]):
                 then gets each event exactly once, in order, or a `Gap`. It gets a `Rewind` only if the run starts again from
                 the beginning. The completion of a run covers all its events. If a run ends in another way, the events after its
                 last checkpoint are not delivered.
-            timeout: Seconds without an item after which the iterator raises ResultTimeout; None waits for ever.
+            timeout: Seconds without an item after which the iterator raises ResultTimeout; None waits forever.
 
         Returns:
             An iterator over the items. An `Event` has a number and a value. A `Rewind` tells the reader to drop all events
@@ -374,7 +374,7 @@ class AsyncHandle(Generic[T_co]):
                 then gets each event exactly once, in order, or a `Gap`. It gets a `Rewind` only if the run starts again from
                 the beginning. The completion of a run covers all its events. If a run ends in another way, the events after its
                 last checkpoint are not delivered.
-            timeout: Seconds without an item after which the iterator raises ResultTimeout; None waits for ever.
+            timeout: Seconds without an item after which the iterator raises ResultTimeout; None waits forever.
 
         Returns:
             An iterator over the items. An `Event` has a number and a value. A `Rewind` tells the reader to drop all events

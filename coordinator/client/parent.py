@@ -1,4 +1,4 @@
-"""The parent of runs that a handler enqueues: the run that the handler performs.
+"""The parent of runs that a handler enqueues: the run that the handler executes.
 
 The worker sets `current_parent` around an attempt. Clients read it when the caller gives no parent.
 """

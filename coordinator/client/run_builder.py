@@ -381,5 +381,5 @@ def _ms(seconds: float | None) -> str:
 
 
 def without(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return a copy of the options without the named ones."""
+    """Return a copy of the options without the options of these names."""
     return {option: value for option, value in options.items() if option not in names}

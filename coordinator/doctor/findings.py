@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """The sentence that describes the repair; empty without a repair."""
+        """The text that describes the result of the repair. It is empty if no repair was tried."""
         match self.outcome:
             case "repaired":
                 return "repaired"

@@ -185,7 +185,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _complaint(value: object, place: str) -> str | None:
-    """Return a sentence about the first part of the value that can't be stored; None if every part can be stored."""
+    """Return the error message for the first part of the value that can't be stored; None if every part can be stored."""
     levels: list[Iterator[tuple[str, object]]] = [iter([(place, value)])]
     while levels:
         for where, item in levels[-1]:

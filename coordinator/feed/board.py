@@ -10,6 +10,7 @@ from coordinator.feed.events import RunEvent, RunLook
 from coordinator.feed.lateness import Lateness, describe_lateness
 from coordinator.model.names import parse_route
 from coordinator.model.run import ENDED, Status
+from coordinator.model.slots import SlotUse
 from coordinator.views.namespace_display import describe_attention, group_by_process
 from coordinator.views.namespace_view import Overview, WorkerView
 
@@ -28,7 +29,7 @@ class ProcessRow:
         pid: Its process id.
         fleet: Its fleet.
         code: The version of its code.
-        slots: The number of runs that it executes at the same time.
+        slots: The number of handlers that it runs at the same time.
         state: working, draining, silent (its lease has expired) or gone.
         lease_age: Seconds since its last heartbeat.
         lease: Seconds without a heartbeat after which it counts as lost.
@@ -47,6 +48,11 @@ class ProcessRow:
     lease: float
     memory: int
     runs: tuple[RunLook | str, ...]
+
+    @property
+    def use(self) -> SlotUse:
+        """Return how the process uses its slots."""
+        return SlotUse.of(len(self.runs), self.slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,7 @@ class Rates:
             self._seconds.popleft()
 
     def kinds(self) -> set[tuple[str, str]]:
-        """Return each queue and kind of which runs have ended lately."""
+        """Return each queue and kind with runs that have ended lately."""
         return {(queue, kind) for _, counts in self._seconds for queue, kind, _ in counts}
 
     def history(self, now: float, queue: str | None = None, kind: str | None = None, seconds: int = 120) -> list[int]:

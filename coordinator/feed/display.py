@@ -118,12 +118,14 @@ def _queues_table(rows: Sequence[QueueRow], width: int) -> Table:
 def _workers_table(rows: Sequence[ProcessRow], most: int, width: int) -> Table:
     table = new_table("worker", "code", "slots", "", "memory", "state", right=("slots", "memory"))
     for row in rows[:most]:
-        filled = min(_BAR_WIDTH, -(-len(row.runs) * _BAR_WIDTH // max(1, row.slots)))
+        use = row.use
+        filled = -(-use.busy * _BAR_WIDTH // max(1, use.slots))
         bar = Text("█" * filled, "green").append("░" * (_BAR_WIDTH - filled), "dim")
         age = f" {format_duration(row.lease_age)}" if row.state in ("silent", "gone") else ""
+        finishing = f", {use.remark}" if use.remark else ""
         table.add_row(
-            f"{row.host}:{row.pid}"[: width // 3], row.code[:12], f"{len(row.runs)}/{row.slots}", bar, format_size(row.memory),
-            Text(row.state + age, _STATES[row.state]).append(_kinds(row), "dim"),
+            f"{row.host}:{row.pid}"[: width // 3], row.code[:12], f"{use.busy}/{use.slots}", bar, format_size(row.memory),
+            Text(row.state + age, _STATES[row.state]).append(finishing + _kinds(row), "dim"),
         )  # fmt: skip
     if len(rows) > most:
         table.add_row(f"and {len(rows) - most} more", "", "", "", "", "")

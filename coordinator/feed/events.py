@@ -1,4 +1,4 @@
-"""Derive what happened to a run from two looks at it. This module does no I/O.
+"""Derive the changes of a run from two looks at it. A look is a snapshot of a few fields of a run. This module does no I/O.
 
 The server reports that a run has changed, not how. The feed then reads a few fields of the run, and compares them with the last
 look. A run may have changed several times in between. Most of these changes can be derived: a run that is completed was queued and
@@ -86,7 +86,7 @@ class RunEvent:
 
 
 def read_look(id: str, values: Sequence[Any]) -> RunLook | None:
-    """Return the look from the values of LOOK_FIELDS; None if the run is gone or can't be read."""
+    """Return a look at a run from the values of its LOOK_FIELDS; None if the run is gone or can't be read."""
     try:
         status, route, counters, token, last, started, ended, cause, prev, reason, cancel = (
             (value or b"").decode(errors="backslashreplace") for value in values
@@ -110,7 +110,7 @@ def derive_events(before: RunLook | None, after: RunLook, since: float, now: flo
     """Yield the changes of a run between two looks, oldest first.
 
     Args:
-        before: The look before; None if the feed has not seen the run yet.
+        before: The previous look; None if the feed has not seen the run yet.
         after: The new look.
         since: When the feed began. Of a run that the feed has not seen yet, only later changes are known to be new.
         now: The server's time of the new look.

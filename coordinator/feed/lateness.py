@@ -1,4 +1,4 @@
-"""A plan that reads what is late in a namespace, with a few commands of constant or logarithmic time."""
+"""A plan that finds late schedules, runs and groups of a namespace, with a few commands of constant or logarithmic time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Steps = Generator[list[Request], Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class FullGroup:
-    """A group in whose line runs wait.
+    """A group with runs in its line.
 
     Attributes:
         view: The group.
@@ -39,7 +39,7 @@ class FullGroup:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Counts what is late.
+    """The schedules, runs and groups of a namespace that are late.
 
     Attributes:
         schedules: The number of schedules whose fire time has passed.
@@ -55,7 +55,7 @@ class Lateness:
 
 
 def read_lateness(namespace: OpenNamespace, groups: Sequence[GroupView]) -> Plan[Lateness]:
-    """Return what is late. `groups` are the groups in whose lines runs wait."""
+    """Return the late schedules, runs and groups. `groups` are the groups with runs in their lines."""
     space = yield from namespace.space()
     longest = sorted(groups, key=lambda group: group.held, reverse=True)[:MOST_GROUPS]
     found: Lateness = yield from reading(_lateness(space, longest))
@@ -96,7 +96,7 @@ def _overdue(replies: Sequence[Sequence[Any]], now: float) -> float:
 
 
 def describe_lateness(late: Lateness) -> list[str]:
-    """Return a sentence for each thing that is late."""
+    """Return a sentence for the late schedules, for the delayed and the waiting runs, and for the full groups."""
     found = []
     if late.schedules:
         verb = "is" if late.schedules == 1 else "are"

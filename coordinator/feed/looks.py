@@ -1,4 +1,4 @@
-"""Plans that look at runs and at the runs of each worker, with few and short commands."""
+"""Plans that read a look (a snapshot of a few fields) of runs, and the runs of each worker, with few and short commands."""
 
 from __future__ import annotations
 

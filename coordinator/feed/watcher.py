@@ -50,7 +50,8 @@ class Watcher:
         self._task: asyncio.Task[None] | None = None
         self._viewers: set[asyncio.Event] = set()
         self._stale = asyncio.Event()
-        # Runs that have not changed since the feed began. They are kept apart from the looks of the feed, which compares its looks.
+        # Runs that have not changed since the feed began. They are kept apart from the looks of the feed, because the feed compares
+        # each of its looks with the previous one.
         self._other_looks: dict[str, RunLook] = {}
         self.board = Board()
         self.version = 0
@@ -61,7 +62,7 @@ class Watcher:
         return len(self._viewers)
 
     async def boards(self) -> AsyncGenerator[Board, None]:
-        """Yield the board at once, and again after each change. A viewer that is slow gets only the newest board."""
+        """Yield the board immediately, and again after each change. A slow viewer gets only the newest board."""
         changed = asyncio.Event()
         self._viewers.add(changed)
         if self._leaving is not None:

@@ -1,7 +1,8 @@
 """The catalog of all exported metrics: name, type, labels and meaning.
 
 Tests compare the documentation, the Grafana dashboard and the alert rules with this catalog. No metric has a run id, a worker id
-or a process id as a label. Programs choose the values of the labels `kind` and `queue`, so their number is limited (see `OTHER`).
+or a process id as a label. Programs choose the values of the labels `kind` and `queue`, and operators those of `limit`, so their
+number is limited (see `OTHER`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Final, Literal
 
 MOST_KINDS: Final = 100  # kinds of one process that have values of their own
 MOST_LIMITED: Final = 100  # kinds with waiting groups that have values of their own; those with the most waiting runs
+MOST_RATES: Final = 100  # rates of external calls that have values of their own; those for which the most calls wait
 MOST_QUEUES: Final = 200  # pairs of queue and kind that have values of their own; the deepest ones
-OTHER: Final = "other"  # the label value of all kinds and queues beyond these limits
+OTHER: Final = "other"  # the label value of all kinds, queues and rates beyond these limits
 
 LONG: Final = (
     0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0,
@@ -58,7 +60,7 @@ ATTEMPTS: Final = Metric(
 )  # fmt: skip
 QUEUED: Final = Metric(
     "runs_queued_seconds", "histogram",
-    "Time from when a new run could be claimed until a worker claimed it. Of a claim of 8 runs or more, 4 stand for all.",
+    "Time from when a new run could be claimed until a worker claimed it. Of a claim of 8 runs or more, only 4 are measured.",
     ("kind",), LONG,
 )  # fmt: skip
 PICKUP: Final = Metric(
@@ -68,7 +70,7 @@ PICKUP: Final = Metric(
 ATTEMPT_SECONDS: Final = Metric(
     "runs_attempt_seconds",
     "histogram",
-    "Duration of attempts, from the claim to the recorded outcome. Of very short ones, one in 8 stands for all.",
+    "Duration of attempts, from the claim to the recorded outcome. Of very short attempts, only one in 8 is measured.",
     ("kind",),
     LONG,
 )
@@ -81,7 +83,7 @@ REDONE: Final = Metric(
     "Work of lost attempts after their last checkpoint, which had to be done again; an upper bound.", ("kind",),
 )  # fmt: skip
 STRIKES: Final = Metric(
-    "runs_strikes", "counter", "Attempts at runs that lost their worker without progress before.", ("kind",)
+    "runs_strikes", "counter", "Attempts at runs that had lost their worker before without making progress.", ("kind",)
 )
 FENCED: Final = Metric(
     "runs_fenced_writes",
@@ -110,7 +112,12 @@ HEARTBEAT_AGE: Final = Metric(
     "runs_heartbeat_age_seconds", "gauge", "Time since the last heartbeat, of the process where it is oldest."
 )
 SLOTS: Final = Metric("runs_slots", "gauge", "Slots of all worker processes of the host.")
-SLOTS_BUSY: Final = Metric("runs_slots_busy", "gauge", "Slots that an attempt holds.")
+SLOTS_BUSY: Final = Metric("runs_slots_busy", "gauge", "Slots that a run occupies, at most all.")
+FINISHING: Final = Metric(
+    "runs_finishing",
+    "gauge",
+    "Runs beyond the slots: their handlers have ended, and their outcomes are being recorded.",
+)
 MEMORY: Final = Metric("runs_memory_bytes", "gauge", "Resident memory of all worker processes of the host.")
 PROCESSES: Final = Metric(
     "runs_processes", "gauge", "Worker processes, by state: starting, ready or draining.", ("state",)
@@ -124,6 +131,10 @@ RECOVERED: Final = Metric(
     source="both",
 )  # fmt: skip
 
+LIMIT_WAIT: Final = Metric(
+    "runs_limit_wait_seconds", "histogram",
+    "Time that calls of run.limit waited, by the kind of their run. Calls that started at once are not counted.", ("kind",), LONG,
+)  # fmt: skip
 IN_STATUS: Final = Metric(
     "runs_in_status", "gauge", "Runs of the namespace by status. Ended runs are counted until their retention is over.",
     ("status",), source="coordinator",
@@ -147,6 +158,27 @@ GROUP_ADMITTED: Final = Metric(
 GROUPS_FULL: Final = Metric(
     "runs_groups_full", "gauge", "Groups in which runs wait for a place.", ("kind",), source="coordinator"
 )
+GROUPS_PACED: Final = Metric(
+    "runs_groups_paced", "gauge", "Groups in which runs wait for the rate of starts, although places are free.", ("kind",),
+    source="coordinator",
+)  # fmt: skip
+GROUP_OLDEST: Final = Metric(
+    "runs_group_oldest_seconds", "gauge",
+    "Time that the first run of a line has waited for its group, in the group where it is longest.", ("kind",),
+    source="coordinator",
+)  # fmt: skip
+RATE_CALLS: Final = Metric(
+    "runs_rate_calls", "gauge", "External calls that are under way, by the name of their limit.", ("limit",),
+    source="coordinator",
+)  # fmt: skip
+RATE_WAITING: Final = Metric(
+    "runs_rate_waiting", "gauge", "External calls that wait for their limit.", ("limit",), source="coordinator"
+)
+RATE_WAIT: Final = Metric(
+    "runs_rate_wait_seconds", "gauge",
+    "Time until a call that asks now may start, as far as the rate, the calls before it and a back-off decide.", ("limit",),
+    source="coordinator",
+)  # fmt: skip
 OVERDUE: Final = Metric(
     "runs_delayed_overdue_seconds", "gauge", "Time since the first delayed run should have been queued; 0 if none is late.",
     source="coordinator",
@@ -173,14 +205,15 @@ ASIDE: Final = Metric(
 )
 UP: Final = Metric("runs_server_up", "gauge", "1 if the server answered this scrape, 0 if not.", source="coordinator")
 SCRAPE: Final = Metric(
-    "runs_scrape_seconds", "gauge", "Time that the questions of this scrape to the server took.", source="coordinator"
+    "runs_scrape_seconds", "gauge", "Time that the requests of this scrape to the server took.", source="coordinator"
 )
 
 CATALOG: Final = {
     one.name: one
     for one in (
         ATTEMPTS, QUEUED, PICKUP, ATTEMPT_SECONDS, RESUME, REDONE, STRIKES, FENCED, SAVE_SECONDS, SAVED_BYTES, THROTTLED, CLAIMS,
-        ROUND_TRIP, AT_RISK, HEARTBEAT_AGE, SLOTS, SLOTS_BUSY, MEMORY, PROCESSES, PROCESS_ENDS, RECOVERED, IN_STATUS, DEPTH, OLDEST,
-        GROUP_WAITING, GROUP_ADMITTED, GROUPS_FULL, OVERDUE, SCHEDULES, SCHEDULES_LATE, WORKERS, COORDINATORS, ASIDE, UP, SCRAPE,
+        ROUND_TRIP, AT_RISK, HEARTBEAT_AGE, SLOTS, SLOTS_BUSY, FINISHING, MEMORY, PROCESSES, PROCESS_ENDS, RECOVERED, LIMIT_WAIT,
+        IN_STATUS, DEPTH, OLDEST, GROUP_WAITING, GROUP_ADMITTED, GROUPS_FULL, GROUPS_PACED, GROUP_OLDEST, RATE_CALLS, RATE_WAITING,
+        RATE_WAIT, OVERDUE, SCHEDULES, SCHEDULES_LATE, WORKERS, COORDINATORS, ASIDE, UP, SCRAPE,
     )
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""Read the gauges of a namespace from the server: queues, statuses, schedules, workers.
+"""Read the gauges of a namespace from the server: queues, statuses, limits, schedules, workers.
 
-All questions are answered in constant or logarithmic time, however many runs there are.
+The server answers each request in constant or logarithmic time, however many runs there are.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Any
 from coordinator.client.reading.listing import waiting_routes
 from coordinator.client.reading.overview import read_overview
 from coordinator.metrics import catalog
-from coordinator.metrics.catalog import MOST_LIMITED, MOST_QUEUES, OTHER
+from coordinator.metrics.catalog import MOST_LIMITED, MOST_QUEUES, MOST_RATES, OTHER
 from coordinator.metrics.samples import Samples
 from coordinator.model.limits import FAR_FUTURE
 from coordinator.model.names import parse_route
+from coordinator.model.policies.rates import RateLimit
+from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import require_all
 from coordinator.store.script import Request, read
@@ -31,9 +33,11 @@ def read_gauges(space: Namespace) -> Generator[list[Request], Any, Samples]:
     overview: Overview = yield from read_overview(space)
     _add_overview(samples, overview)
     _add_groups(samples, overview.groups)
+    _add_rates(samples, overview.rates)
     now = require_all((yield [read(space.keys(0).at, "TIME")]))[0]
     clock = int(now[0]) * 1000 + int(now[1]) // 1000
     yield from _add_queues(samples, space, clock)
+    yield from _add_lines(samples, space, overview.groups, clock)
     yield from _add_lateness(samples, space, clock)
     samples.add(catalog.UP, 1.0)
     return samples
@@ -50,15 +54,44 @@ def _add_overview(samples: Samples, overview: Overview) -> None:
 
 def _add_groups(samples: Samples, groups: Sequence[GroupView]) -> None:
     """Add the waiting and the admitted runs of limited groups by kind. A group is never a label: there may be very many."""
-    waiting: dict[str, int] = {}
-    for group in groups:
-        waiting[group.kind] = waiting.get(group.kind, 0) + group.held
-    shown = set(sorted(waiting, key=lambda kind: (-waiting[kind], kind))[:MOST_LIMITED])
+    shown = _kinds_shown(groups)
     for group in groups:
         kind = group.kind if group.kind in shown else OTHER
         samples.add(catalog.GROUP_WAITING, group.held, kind)
         samples.add(catalog.GROUP_ADMITTED, group.taken, kind)
         samples.add(catalog.GROUPS_FULL, 1, kind)
+        samples.add(catalog.GROUPS_PACED, group.rate is not None and group.taken < (group.at_once or 0), kind)
+
+
+def _kinds_shown(groups: Sequence[GroupView]) -> set[str]:
+    """Return the kinds with the most waiting runs."""
+    waiting: dict[str, int] = {}
+    for group in groups:
+        waiting[group.kind] = waiting.get(group.kind, 0) + group.held
+    return set(sorted(waiting, key=lambda kind: (-waiting[kind], kind))[:MOST_LIMITED])
+
+
+def _add_lines(
+    samples: Samples, space: Namespace, groups: Sequence[GroupView], clock: int
+) -> Generator[list[Request], Any, None]:
+    """Add the longest wait of the first run of a line, for each kind."""
+    shown = _kinds_shown(groups)
+    requests: list[Request] = []
+    for group in groups:
+        keys = space.keys(partition_for(group.group, space.partitions))
+        requests.append(read(keys.at, "ZRANGE", keys.line(f"{group.kind}:{group.group}"), 0, 0, "WITHSCORES"))
+    for group, first in zip(groups, require_all((yield requests)), strict=True):
+        kind = group.kind if group.kind in shown else OTHER
+        samples.highest(catalog.GROUP_OLDEST, _age(first, clock), kind)
+
+
+def _add_rates(samples: Samples, rates: Sequence[RateLimit]) -> None:
+    """Add the external calls by the name of their limit. Names beyond the most that are shown are counted together."""
+    for index, rate in enumerate(sorted(rates, key=lambda rate: (-rate.waiting, -rate.held, rate.name))):
+        name = rate.name if index < MOST_RATES else OTHER
+        samples.add(catalog.RATE_CALLS, rate.held, name)
+        samples.add(catalog.RATE_WAITING, rate.waiting, name)
+        samples.highest(catalog.RATE_WAIT, rate.wait, name)
 
 
 def _state(worker: WorkerView) -> str:
@@ -135,7 +168,7 @@ def _add_lateness(samples: Samples, space: Namespace, clock: int) -> Generator[l
             read(keys.at, "ZRANGE", keys.delayed(), 0, 0, "WITHSCORES"),
             read(
                 keys.at, "ZCOUNT", keys.schedules(), "-inf", f"({FAR_FUTURE}"
-            ),  # a paused one is checked in the far future
+            ),  # the stored time of a paused schedule is in the far future
             read(keys.at, "ZCOUNT", keys.schedules(), "-inf", clock - LATE_MS),
         ]
     replies = require_all((yield requests))

@@ -12,7 +12,8 @@ from typing import Final
 WAITS: Final = "waits"  # runs that wait: the status waiting, signals, and the part `more` of a checkpoint
 OUTPUT: Final = "output"  # the output of a run, which gets its end from the script that ends the run
 GROUPS: Final = "groups"  # runs with a group: their scripts admit runs, and free their places
-KNOWN: Final = (WAITS, OUTPUT, GROUPS)
+STARTS: Final = "starts"  # the rate of starts of a group: the claim of a run counts as its start
+KNOWN: Final = (WAITS, OUTPUT, GROUPS, STARTS)
 
 
 def announce(coordinator: str) -> str:

@@ -54,9 +54,7 @@ MOST_WAITERS: Final = 1_000  # clients registered on one run; further clients po
 SIGNAL_PAYLOAD: Final = 1024 * 1024  # bytes of one payload, after encoding
 SIGNAL_COUNT: Final = 1_000  # signals of one run that the run has not received
 SIGNAL_BYTES: Final = 16 * 1024 * 1024  # bytes of the payloads of these signals
-GRANT_COUNT: Final = (
-    1_000  # grants of one run, received or not: they are kept as long as the run, and are no signals of these limits
-)
+GRANT_COUNT: Final = 1_000  # grants of one run, received or not: kept as long as the run, and not limited like signals
 GRANT_BYTES: Final = 256  # bytes of the payload of a grant
 SIGNAL_KEYS: Final = 10_000  # idempotency keys of signals that the server keeps for one run
 OPERATIONS_MS: Final = 600_000  # a repeated send is recognised for at least this time
@@ -71,6 +69,7 @@ SESSION_OPERATIONS_TRIM: Final = 100  # after this many changes of a session, th
 
 EVENT_BYTES: Final = 256 * 1024  # bytes of one event, after encoding
 OUTPUT_UNSENT: Final = 1024 * 1024  # bytes of events of one run that a worker keeps until the server has stored them
+OUTPUT_UNSENT_IN_PROCESS: Final = 64 * 1024 * 1024  # the same, for all runs of a worker process
 OUTPUT_EVENTS: Final = 10_000  # entries in the output of one run; the oldest are removed
 OUTPUT_BYTES: Final = 4 * 1024 * 1024  # bytes of the events in the output of one run
 OUTPUT_REWINDS: Final = 256  # rewinds in the output of one run that stay when their events are removed

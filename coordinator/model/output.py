@@ -69,14 +69,19 @@ Item = Event | Rewind | Gap
 
 
 class Place(NamedTuple):
-    """A place in an output: the epoch of the attempt, and the number in the second part of the entry's id."""
+    """The id of an entry in an output, in its two parts.
+
+    Attributes:
+        epoch: The epoch of the attempt.
+        rest: The number of the event, multiplied by OUTPUT_PLACES. Entries that follow the event have higher numbers.
+    """
 
     epoch: int
     rest: int
 
     @property
     def position(self) -> int:
-        """The number of the last event at this place."""
+        """The number of the event that this entry stores. If it stores no event, the number of the last event before it."""
         return self.rest // limits.OUTPUT_PLACES
 
     def __str__(self) -> str:
@@ -84,7 +89,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, id: str) -> Place:
-        """Return the place that an id names.
+        """Return the parts of an id.
 
         Raises:
             BadOption: The text is not the id of an event.
@@ -96,7 +101,7 @@ class Place(NamedTuple):
 
 
 def place_of(epoch: int, number: int) -> str:
-    """Return the id of the place of the event with this number."""
+    """Return the id of the entry that stores the event with this number, of the attempt with this epoch."""
     return str(Place(epoch, number * limits.OUTPUT_PLACES))
 
 
@@ -135,7 +140,10 @@ class Folder:
         Raises:
             Unreadable: If an entry can't be read.
         """
+        entries = list(entries)
         self._before, self._out = self._position, []
+        if self._may_miss_rewinds(entries):
+            self._drop_all(int(entries[0][0].partition(b"-")[0]))
         for id, fields in entries:
             try:
                 epoch, _, rest = id.partition(b"-")
@@ -147,6 +155,24 @@ class Folder:
                 raise Unreadable(f"event {id.decode(errors='replace')} can't be read: {error}") from error
         out, self._out = self._out, []
         return out
+
+    def _may_miss_rewinds(self, entries: list[tuple[bytes, list[bytes]]]) -> bool:
+        """Return True if the server may have removed a rewind that this reader needs.
+
+        If the server has removed rewinds, its oldest entries are as many rewinds as it keeps. The first of them goes back farthest.
+        A reader that has read beyond it does not see it again. Settled events become void only if the run begins from the start,
+        and the server always keeps that rewind.
+        """
+        if self._settled or self._position == 0 or len(entries) < limits.OUTPUT_REWINDS - 1:
+            return False
+        # A trimmed output also keeps one settled position, which may stand between the rewinds.
+        oldest = [fields[0][:1] for _, fields in entries if fields[0][:1] != b"s"][: limits.OUTPUT_REWINDS - 1]
+        return len(oldest) == limits.OUTPUT_REWINDS - 1 and all(name == b"r" for name in oldest)
+
+    def _drop_all(self, epoch: int) -> None:
+        """Tell the reader to drop all events that it has. The next event tells how many are missing."""
+        self._epoch, self._position, self._reached, self._before = epoch, 0, 0, 0
+        self._out = [Rewind(place_of(epoch, 0), 0)]
 
     def _take(self, place: Place, name: bytes, value: bytes) -> None:
         letter, base = name[:1], int(name[1:])
@@ -191,9 +217,9 @@ class Folder:
         self._reached += item.count if isinstance(item, Gap) else 1
         if not self._settled:
             self._position = self._reached
-            self._out.append(item)
+            _append(self._out, item)
             return
-        self._held.append(item)
+        _append(self._held, item)
         if len(self._held) > MOST_UNSETTLED:  # the server has removed the oldest of them as well
             keep = self._held[MOST_UNSETTLED // 8 :]
             last = self._held[MOST_UNSETTLED // 8 - 1]
@@ -216,6 +242,14 @@ class Folder:
             self._out.append(Gap(id, covered))
             self._held[0] = Gap(gap.id, gap.count - covered)
             self._position = number
+
+
+def _append(items: list[Any], item: Event | Gap) -> None:
+    """Append an item. Two gaps in succession become one."""
+    if isinstance(item, Gap) and items and isinstance(items[-1], Gap):
+        items[-1] = Gap(item.id, items[-1].count + item.count)
+    else:
+        items.append(item)
 
 
 def _cut(items: list[Any], number: int) -> list[Any]:

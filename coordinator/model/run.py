@@ -120,7 +120,7 @@ class HeldRun:
         before: The number of runs that are ahead of it in the line.
         taken: The number of places that are taken: runs of the group that are ready or running.
         at_once: The number of places of the group; None if no limit is known, so that no run is admitted.
-        rate: How many runs of the group may start in a time, for example `10/min`; None for no limit.
+        rate: How many runs of the group may start per unit of time, for example `10/min`; None for no limit.
         starts_in: Seconds until the rate allows the next start of the group; None without a rate, and while the runs that may start
             wait for a worker.
     """
@@ -260,7 +260,7 @@ class RunView:
         waiting: The condition that it waits for; None if it is not waiting, or if the condition can't be read.
         woken: The reason of its wake, if the cause is wake: `signal <topic>`, `children` or `time`.
         signals: By topic, the number of signals that were sent and that it has not received.
-        effects: By name, the state of its effects of `run.once`: "begun" or "done"; those that are begun first.
+        effects: By name, the state of its effects of `run.once`: "begun" or "done". Begun effects come first.
         spent: What it has spent in all its attempts and with its joined children; None if it has spent nothing.
         budget: The budget that it was enqueued with, or else the present budget of its handler; None if it has none.
         group: Its group.

@@ -92,7 +92,7 @@ def describe_story(view: RunView, span: Callable[[float], str]) -> Iterator[str]
     sums = [f"at most {span(work)} of work lost"] if work >= NEGLIGIBLE else []
     sums += [f"{span(waits)} without an owner"] if waits >= NEGLIGIBLE else []
     if sums:
-        yield f"in all {', '.join(sums)}"
+        yield f"in total {', '.join(sums)}"
 
 
 def _group_alike(entries: Sequence[AttemptRecord]) -> Iterator[list[AttemptRecord]]:

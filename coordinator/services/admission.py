@@ -33,7 +33,9 @@ class Admission:
         self.name = f"admission of partition {partition.keys.partition}"
 
     async def tick(self) -> AdmissionReport:
-        """Sweep the groups, and return the report. If runs were admitted, more may fit, so that the next tick follows at once.
+        """Sweep the groups, and return the report.
+
+        If runs were admitted, there may be room for more, so the next tick follows immediately.
 
         A tick sweeps about SWEEP_GROUPS groups at most. If there are more, the next tick continues with the others.
         """

@@ -10,7 +10,9 @@ from coordinator.clock import Clock
 from coordinator.metrics.samples import CONTENT_TYPE, Samples, render, require_prometheus
 from coordinator.services.http_server import Answer, serve_http
 
-FRESH_SECONDS = 1.0  # scrapes within this time get the same values, so that many scrapers cost what one costs
+FRESH_SECONDS = (
+    1.0  # scrapes within this time get the same values, so that many scrapers cost the server no more than one
+)
 
 
 @contextlib.asynccontextmanager

@@ -34,7 +34,7 @@ class RecoveryReport:
     """The result of a tick of the recovery.
 
     Attributes:
-        workers: The lost workers of which all runs were recovered.
+        workers: The lost workers whose runs were all recovered.
         runs: The numbers of runs by their new status.
         hold: Seconds for which recovery is paused for other workers.
         rest: Seconds until the next tick.

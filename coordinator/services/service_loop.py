@@ -107,9 +107,12 @@ class ServiceLoop:
         self._wake.set()
 
     def set_idle(self, idle: bool) -> None:
-        """Let the loop rest after a full rest too, until the service can have work again. See work_check.py."""
+        """Set whether the service is idle.
+
+        The loop of an idle service does not tick until the service can have work again. See work_check.py.
+        """
         if idle:
-            self.last_tick_at = self._clock.monotonic()  # the work check has looked instead
+            self.last_tick_at = self._clock.monotonic()  # the work check has checked the keys instead of a tick
         elif self._idle:
             self._wake.set()
         self._idle = idle
@@ -159,7 +162,7 @@ class ServiceLoop:
 async def listen_to_bell(bell: AsyncBell, key: str, ring: Callable[[], None], clock: Clock) -> None:
     """Call `ring` for each token on a bell, until cancelled.
 
-    This function runs beside the service's loop, so that the ticks continue if the bell's connection dies without an error.
+    This function runs in a task of its own, so that the service's loop continues if the bell's connection dies without an error.
     """
     while True:
         try:

@@ -1,8 +1,8 @@
 """Report spans for runs that end while no worker executes them: cancelled, expired, or dead with their last worker.
 
 The service runs only in a coordinator whose process has a TracerProvider, for example one that was started with
-`opentelemetry-instrument`. The scripts that end such runs note them in a list, and each coordinator takes other entries of it. So a
-span is reported once. It is lost if the coordinator dies before it has exported the span.
+`opentelemetry-instrument`. The scripts that end such runs add them to a list, and one coordinator takes each entry of the list. So
+a span is reported once. The span is lost if the coordinator dies before it has exported it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check once a second which services of a partition can have work, so that the others send nothing.
 
-A service whose keys do not exist has nothing to do. One EXISTS over the keys of all services finds that out. Before it was
-there, each service called its script once a second, also on an idle server.
+A service whose keys do not exist has nothing to do. One EXISTS command with the keys of all services finds such services. Without
+this check, each service would call its script once a second, even on an idle server.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ class WorkCheck:
         self.name = f"work check of partition {partition.keys.partition}"
 
     async def tick(self) -> WorkReport:
-        """Let each loop rest or tick, and return the report. If the server does not answer, all loops tick."""
+        """Check which services can have work, pause the loops of all other services, and return a report.
+
+        Raises:
+            CoordinatorError: The server did not answer. All loops run then, so that each service reports the outage.
+        """
         try:
             exist = await self._partition.ask(coordinator_plans.find_existing(self._partition.keys, self._keys))
         except CoordinatorError:
@@ -53,20 +57,20 @@ class WorkCheck:
 
 
 def due_keys(keys: Keys) -> list[str]:
-    """Return the keys of the service for delayed runs, waits and deadlines."""
+    """Return the keys of delayed runs, waiting runs and deadlines. The service `DueRuns` has no work if none of them exists."""
     return [keys.delayed(), keys.waiting(), keys.deadlines(), keys.parting()]
 
 
 def schedule_keys(keys: Keys) -> list[str]:
-    """Return the keys of the scheduler."""
+    """Return the keys of schedules. The scheduler has no work if none of them exists."""
     return [keys.schedules()]
 
 
 def route_keys(keys: Keys) -> list[str]:
-    """Return the keys that exist while the bell ringer can have work."""
+    """Return the keys of routes in which runs wait. The bell ringer has no work if none of them exists."""
     return [keys.routes()]
 
 
 def group_keys(keys: Keys) -> list[str]:
-    """Return the keys of the admission of groups."""
+    """Return the keys of groups in which runs wait. The admission of groups has no work if none of them exists."""
     return [keys.groups()]

@@ -86,6 +86,7 @@ RUN: Final = (
     "reason",  # why it was cancelled or is dead
     "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
     "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
+    "endings",  # the number of its ended children when it was last lost; a loss after further endings is not a strike
     "rewoken",  # the progress counter when the run was last suspended although its condition held already
     # letters of its other keys: s signals, r results, e effects, o output, g graphs of LangGraph; b: it has a field `spend`;
     # j: it is a joined child; l: it has a group
@@ -145,7 +146,7 @@ BUCKET: Final = (
     "resumes",  # when a back-off ends, in ms
     "pause",  # the length of this back-off, in ms
     "ticket",  # the cost of all requests that waited since the line was last empty
-    "settled",  # 1 if a call has cost less than it had reserved: then the others look again early
+    "settled",  # 1 if a call has cost less than it had reserved: then waiting calls ask again earlier
 )
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {

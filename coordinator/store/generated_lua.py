@@ -50,7 +50,7 @@ def _literal(value: object) -> str:
 
 
 def _numbers(count: int, *, signed: Sequence[int] = ()) -> list[str]:
-    """Return a Lua pattern for each of `count` whole numbers. The numbers at the places `signed` may be negative."""
+    """Return a Lua pattern for each of `count` whole numbers. The numbers at the positions `signed` may be negative."""
     return ["%-?%d+" if place in signed else "%d+" for place in range(count)]
 
 

@@ -169,7 +169,7 @@ class Keys:
     def joins(self, id: str) -> str:
         """Return the key of a hash with the number of joined children of each step of a run, as "<spawned> <ended>" by base.
 
-        Script join_children creates the key. It ends like results.
+        Script join_children creates the key. It is deleted or expires together with the key results.
         """
         return f"{self.at}:joins:{id}"
 
@@ -232,7 +232,7 @@ class Keys:
         return f"{self.at}:children:{id}"
 
     def parents(self) -> str:
-        """Return the key of a sorted set with the runs that have children, by the time of the next look at the children, in ms.
+        """Return the key of a sorted set with the runs that have children, by the time in ms of the next check of the children.
 
         Script enqueue adds a run, and trim_children removes it.
         """
@@ -289,7 +289,7 @@ class Keys:
         return f"{self.at}:wake:{client}"
 
     def unreported(self) -> str:
-        """Return the key of a list with endings that no worker reports as a span: <id> <life> <attempts> <status> <ms>.
+        """Return the key of a list with endings of runs for which no worker reports a span: <id> <life> <attempts> <status> <ms>.
 
         Script take_endings of a coordinator that reports traces creates and empties it. A script that ends a run in the place of a
         worker pushes an entry if the list exists. The length is limited, and the key expires after ten minutes.
@@ -357,28 +357,28 @@ class Keys:
         return f"{self.at}:starting:{group}"
 
     def pace(self, group: str) -> str:
-        """Return the key of a string with the time in ms until which the starts of a group use up its rate.
+        """Return the key of a string with the time in ms until which the starts of a group so far have used up its rate.
 
         Script claim writes it. It expires a minute after that time.
         """
         return f"{self.at}:pace:{group}"
 
     def paced(self) -> str:
-        """Return the key of a sorted set with groups in whose lines runs wait, by the time in ms of the next start.
+        """Return the key of a sorted set with groups with runs in their lines, by the time in ms of the next start.
 
-        The script that finds no start left adds a group. Script due removes it.
+        A script that may start no more run of a group now adds the group. Script due removes it.
         """
         return f"{self.at}:paced"
 
     def groups(self) -> str:
-        """Return the key of a set with the groups in whose lines runs may wait, as <kind>:<name>.
+        """Return the key of a set with the groups that may have runs in their lines, as <kind>:<name>.
 
         The script that adds a run to a line adds its group. Script sweep removes a group whose line is empty.
         """
         return f"{self.at}:groups"
 
     def rates(self) -> str:
-        """Return the key of a hash with the rates of calls to the outside, by name: see lua/rates/rate.lua.
+        """Return the key of a hash with the rates of external calls, by name: see lua/rates/rate.lua.
 
         Script rate writes it. It is never deleted.
         """
@@ -394,15 +394,16 @@ class Keys:
     def holders(self, name: str) -> str:
         """Return the key of a sorted set with the requests whose calls are under way, by the cost that they reserved.
 
-        A request is <worker>-<number>. Script acquire adds it, and finish removes it. The entry of a worker that is gone is removed
-        when another call needs its place. The key expires after a week without a new call.
+        A request is <worker>-<number>. Script acquire adds it, and finish removes it. The scripts leave, abandon and recover remove
+        the requests of a worker that is gone. The key expires after a week without a new call.
         """
         return f"{self.at}:holders:{name}"
 
     def turns(self, name: str) -> str:
         """Return the key of a sorted set with the requests that wait for a rate, by the cost of all requests that waited before.
 
-        Script acquire adds and removes a request, and finish removes it. The key expires after a week without a look.
+        Script acquire adds and removes a request, and finish removes it. The scripts leave, abandon and recover remove the requests
+        of a worker that is gone. The key expires a week after the last call of acquire.
         """
         return f"{self.at}:turns:{name}"
 
@@ -416,9 +417,9 @@ class Keys:
     def watch(self) -> str:
         """Return the key of a hash with the last judgement of leases: at, hold_until, clamped and rest.
 
-        The first three values are the times of the judgement, of the end of a pause of recovery, and of the last clamping of
-        deadlines. The last one is the time in ms from this judgement to the next.
-        Script judge creates the key, and it is never deleted.
+        `at` is the time of the judgement, `hold_until` the time at which a pause of recovery ends, and `clamped` the time at which
+        deadlines were last shortened. `rest` is the time in ms from this judgement to the next one. Script judge creates the key,
+        and it is never deleted.
         """
         return f"{self.at}:watch"
 
@@ -446,7 +447,7 @@ class Keys:
     def coordinators(self) -> str:
         """Return the key of a sorted set with the coordinators by the time at which they were last seen, in ms.
 
-        Script judge adds a coordinator, and removes those that were not seen for one minute.
+        Script judge adds a coordinator, and removes coordinators that were not seen for one minute.
         """
         return f"{self.at}:coordinators"
 
@@ -502,22 +503,24 @@ class Keys:
     def graph_index(self, owner: str, thread: str) -> str:
         """Return the key of a sorted set with the names of a thread's checkpoints and writes: see lua/shared/graph.lua.
 
-        Script graph_save creates the key. It ends like graph.
+        Script graph_save creates the key. It is deleted or expires together with the key graph.
         """
         return f"{self.at}:graph-index:{owner}:{thread}"
 
     def graph_threads(self, owner: str) -> str:
-        """Return the key of a sorted set with the threads of an owner by the time at which they expire, in ms.
+        """Return the key of a sorted set with the ids of an owner's graph threads. The score is the expiry time of a thread, in ms.
 
-        A thread without a TTL has FAR_FUTURE. Script graph_save adds a thread, and graph_delete removes it. The key of a run's
-        threads expires with the run.
+        The score of a thread without a TTL is FAR_FUTURE. Script graph_save adds a thread, and graph_delete removes it. If the
+        owner is a run, the key expires with the run.
         """
         return f"{self.at}:graph-threads:{owner}"
 
     def graph_run(self, run: str) -> str:
-        """Return the key of a set with the threads in which a run of LangGraph has stored checkpoints. Runs as owners have none.
+        """Return the key of a set with the threads in which a run of LangGraph has stored checkpoints.
 
-        Script graph_save adds a thread, and graph_delete removes it. The key ends like graph.
+        A graph that belongs to a run of this product does not have this key.
+
+        Script graph_save adds a thread, and graph_delete removes it. The key is deleted or expires together with the key graph.
         """
         return f"{self.at}:graph-run:{run}"
 

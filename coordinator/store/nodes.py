@@ -1,4 +1,4 @@
-"""Find the nodes of a namespace, for requests that concern a server and not a partition: each node gets such a request once."""
+"""Find the nodes that serve a namespace. A request about a server, and not about a partition, is sent once to each node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinator.store.keys import Keys, Namespace
 from coordinator.store.script import Request, read
 from coordinator.store.transport.topology.hash_slots import SLOTS, masters_from_reply, slot_of
 
-MOST_TAGS = 8 * SLOTS  # tags to try: with this many, nearly every hash slot has come up
+MOST_TAGS = 8 * SLOTS  # the number of tags to try; so many tags reach nearly every hash slot
 
 
 def every_master(space: Namespace) -> Generator[list[Request], Any, dict[str, str]]:

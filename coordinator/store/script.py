@@ -55,7 +55,7 @@ NUMBERS = frozenset(
     }
 )
 _HEAD = re.compile(r"^-- (Role|Keys|ARGV|ITEM|EACH|Flags|Uses|Moves|Answers|Unconfirmed): (.*)$", re.M)
-# Functions of shared parts that few runs need. What only they use is created when they are called.
+# Functions of shared parts that few runs need. The functions that only they call are created when they are called.
 RARE = frozenset({"expire_beside", "write_output", "enter"})
 _SHARED = "shared"  # the folder of the parts that scripts share
 

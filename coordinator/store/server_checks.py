@@ -117,10 +117,10 @@ def _other_nodes(
 
 
 def refuse(found: list[ServerProblem]) -> None:
-    """Check that no problem refuses the server.
+    """Check that no problem prevents the use of the server.
 
     Raises:
-        NotConfigured: A problem refuses the server. The message is the sentence of the first such problem.
+        NotConfigured: The server can't be used. The message describes the first problem.
     """
     for finding in found:
         if finding.refused:

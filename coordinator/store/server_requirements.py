@@ -44,14 +44,14 @@ class Wanted:
 
 
 def is_replica(lines: Mapping[str, str] | None) -> bool:
-    """Return True if the fields of INFO are those of a replica."""
+    """Return True if the fields of INFO describe a replica."""
     return lines is not None and lines.get("role", "master") != "master"
 
 
 def findings(
     info: Mapping[str, str] | None, appendfsync: str | None, wanted: Wanted, clock: float | None = None
 ) -> list[ServerProblem]:
-    """Return the problems of a server, including those that deserve only a warning.
+    """Return the problems of a server, including problems that only cause a warning.
 
     Args:
         info: The fields of INFO; None if the user may not run INFO.
@@ -178,7 +178,10 @@ def _skew(clock: float | None, between: tuple[float, float] | None) -> list[Serv
 
 
 def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: str) -> list[ServerProblem]:
-    if durability in ("none", "managed"):  # nothing is promised, or the server's operator promises it
+    if durability in (
+        "none",
+        "managed",
+    ):  # the namespace promises no durability, or the server's operator guarantees it
         return []
     if info.get("aof_enabled", "1") != "1":
         return [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from coordinator.model.names import parse_route
+from coordinator.model.policies.rates import RateLimit, describe_rate
 from coordinator.model.run import Status
+from coordinator.model.slots import SlotUse
 from coordinator.views.formatting import clean, format_count, format_duration, format_size
 from coordinator.views.namespace_view import GroupView, Overview, WorkerView
 from coordinator.views.run_display import STATUS_STYLES
@@ -34,6 +36,8 @@ def status_summary(overview: Overview, address: str) -> RenderableType:
         parts += [Text(), _queues_table(overview)]
     if overview.groups:
         parts += [Text(), *(Text(clean(sentence)) for sentence in _describe_lines(overview.groups))]
+    if sentences := [*describe_calls(overview.rates)]:
+        parts += [Text(), *(Text(clean(sentence)) for sentence in sentences)]
     parts += [Text(), _processes_line(overview)]
     parts += [Text(clean(sentence), "yellow") for sentence in describe_attention(overview)]
     return Group(*parts)
@@ -57,17 +61,23 @@ def describe_stuck(workers: Iterable[WorkerView]) -> Iterable[str]:
 
 def workers_table(workers: Iterable[WorkerView]) -> Table:
     """Return a table with one line for each worker process. A process has one worker id in each partition."""
-    columns = ("worker", "host", "pid", "fleet", "code", "running", "lease age", "memory", "state")
-    table = new_table(*columns, right=("pid", "running", "lease age", "memory"))
+    columns = ("worker", "host", "pid", "fleet", "code", "slots", "lease age", "memory", "state")
+    table = new_table(*columns, right=("pid", "slots", "lease age", "memory"))
     for one, *others in group_by_process(workers):
-        running = one.running + sum(other.running for other in others)
+        use = use_of_slots([one, *others])
+        state = _state(one).append(f", {use.remark}" if use.remark else "", "dim")
         oldest = max(worker.lease_age for worker in (one, *others))
         table.add_row(
             f"{one.id} and {len(others)} more" if others else one.id, Text(clean(one.host)), str(one.pid), Text(one.fleet),
-            Text(clean(one.code)), f"{running}/{one.slots}", format_duration(oldest),
-            format_size(max(worker.memory for worker in (one, *others))), _state(one),
+            Text(clean(one.code)), f"{use.busy}/{use.slots}", format_duration(oldest),
+            format_size(max(worker.memory for worker in (one, *others))), state,
         )  # fmt: skip
     return table
+
+
+def use_of_slots(process: Sequence[WorkerView]) -> SlotUse:
+    """Return how a process uses its slots. The workers of a process, one for each partition, share its slots."""
+    return SlotUse.of(sum(worker.running for worker in process), process[0].slots)
 
 
 def group_by_process(workers: Iterable[WorkerView]) -> list[list[WorkerView]]:
@@ -110,23 +120,33 @@ def _queues_table(overview: Overview) -> Table:
 
 
 def _describe_lines(groups: Iterable[GroupView]) -> Iterable[str]:
-    """Return a sentence for each kind of which runs wait for a place in their groups."""
+    """Return a sentence for each kind whose runs wait for a place in their groups."""
     by_kind: dict[str, list[GroupView]] = {}
     for one in groups:
         by_kind.setdefault(one.kind, []).append(one)
     for kind, those in by_kind.items():
         runs, named = sum(one.held for one in those), max(those, key=lambda one: one.held)
         wait = "waits for a place in its group" if runs == 1 else "wait for a place in their groups"
-        longest = f"; the longest line is that of group {named.group!r}, with {named.held:,}" if len(those) > 1 else ""
+        longest = f"; the longest line is in group {named.group!r}, with {named.held:,}" if len(those) > 1 else ""
         yield f"{format_count(runs, 'queued run')} of kind {kind} {wait} ({format_count(len(those), 'group')}{longest})"
+
+
+def describe_calls(rates: Iterable[RateLimit]) -> Iterable[str]:
+    """Return a sentence for each rate for which calls wait."""
+    for rate in rates:
+        if rate.waiting:
+            calls = "1 call waits" if rate.waiting == 1 else f"{rate.waiting:,} calls wait"
+            later = f"; a new call waits about {format_duration(rate.wait)}" if rate.wait else ""
+            yield f"{calls} for limit {rate.name!r} ({describe_rate(rate)}), {rate.held:,} under way{later}"
 
 
 def _processes_line(overview: Overview) -> Text:
     live = group_by_process(worker for worker in overview.workers if not worker.expired)
-    slots = sum(one.slots for one, *_ in live)
+    use = sum(map(use_of_slots, live), SlotUse(0, 0, 0))
+    remark = f", {use.remark}" if use.remark else ""
     coordinators = sum(one.age < COORDINATOR_SILENCE for one in overview.coordinators)
     return Text(
-        f"{format_count(len(live), 'worker')} with {format_count(slots, 'slot')}, "
+        f"{format_count(len(live), 'worker')} with {format_count(use.slots, 'slot')} ({use.busy:,} busy{remark}), "
         f"{format_count(coordinators, 'coordinator')}"
     )
 

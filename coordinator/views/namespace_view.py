@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coordinator.model.policies.rates import RateLimit
 from coordinator.model.run import Status
 
 
@@ -61,7 +62,7 @@ class CoordinatorView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group in whose line runs wait.
+    """A group with runs in its line.
 
     Attributes:
         kind: The kind of its runs.
@@ -69,7 +70,7 @@ class GroupView:
         held: Number of queued runs that wait for a place.
         taken: Number of places that are taken: runs that are ready or running.
         at_once: Number of places; None if no limit is known, so that no run is admitted.
-        rate: How many of its runs may start in a time, for example `10/min`; None for no limit.
+        rate: How many of its runs may start per unit of time, for example `10/min`; None for no limit.
     """
 
     kind: str
@@ -94,8 +95,9 @@ class Overview:
         aside: Number of entries that a worker or a coordinator could not read and set aside.
         workers: The workers, one for each process and partition.
         coordinators: The coordinators.
-        groups: The groups in whose lines runs wait, at most 10,000 of each partition. Their runs count as queued, but are not in
+        groups: The groups with runs in their lines, at most 10,000 of each partition. Their runs count as queued, but are not in
             `queues`.
+        rates: The rates of external calls, with the calls that are under way and that wait.
     """
 
     namespace: str
@@ -108,3 +110,4 @@ class Overview:
     workers: tuple[WorkerView, ...]
     coordinators: tuple[CoordinatorView, ...]
     groups: tuple[GroupView, ...] = ()
+    rates: tuple[RateLimit, ...] = ()

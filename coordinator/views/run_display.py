@@ -54,7 +54,7 @@ def runs_table(views: Iterable[RunView], now: float) -> Table:
 
 
 def run_details(view: RunView, now: float, hint: str = "") -> RenderableType:
-    """Return the details of one run, with the hint below its status."""
+    """Return the details of one run. A hint, if there is one, is shown below the status."""
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

@@ -194,7 +194,7 @@ def _read_spent(data: bytes | None) -> Spending | None:
 
 
 def _read_budget(own: Any, published: bytes | None) -> Budget | None:
-    """Return the budget with which a run was enqueued, or else that of its handler; None if there is none that can be read.
+    """Return the budget with which a run was enqueued, or else the budget of its handler; None if neither exists or can be read.
 
     Args:
         own: The stored form of the budget with which the run was enqueued.
@@ -211,7 +211,7 @@ def _read_group(held: Sequence[Any]) -> str | None:
 
 
 def _read_held(reply: Sequence[Any]) -> HeldRun | None:
-    """Return the place of a run in the line of its group. A limit that was lifted counts as a very high one."""
+    """Return the place of a run in the line of its group. If the limit was removed, the number of places is very high."""
     if not reply:
         return None
     before, taken, limit = int(reply[0]), int(reply[1]), text(reply[2])
@@ -222,7 +222,7 @@ def _read_held(reply: Sequence[Any]) -> HeldRun | None:
 
 
 def _read_effects(fields: Sequence[Any]) -> dict[str, str]:
-    """Return the state of each effect by its name: those that are begun first, in the order of their names."""
+    """Return the state of each effect by its name. Begun effects come first; effects of the same state are sorted by name."""
     states = sorted(_escaped(field).partition(":")[::2] for field in fields)
     return {name: state for state, name in states}
 

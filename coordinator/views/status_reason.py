@@ -54,7 +54,8 @@ def explain_status(
         reason: The reason that a script stored with the run's ending.
         killing: True if the critic has killed the run, but its handler has not ended yet.
         failed_loads: How many loads of the checkpoint have failed, while the worker is loading it; None otherwise.
-        limited: The limit for which a call of the handler waits, and the time in ms since when, as `name:since`; empty for none.
+        limited: The limit that a call of the handler waits for, and the time in ms at which the wait began, as `name:since`; empty
+            for none.
     """
     match view.status:
         case Status.QUEUED:
@@ -114,7 +115,7 @@ def _explain_held(position: QueuePosition, held: HeldRun) -> str:
 
 
 def _describe_start(held: HeldRun) -> str:
-    """Return how many starts come before that of a run, and when the next start is possible."""
+    """Return how many runs start before a run, and when the next start is possible."""
     ahead = (
         ""
         if not held.before
@@ -181,7 +182,7 @@ def describe_wait(wait: Waiting) -> str:
     return f"waits for signal {topics}" if topics else "sleeps"
 
 
-# How the reason of a queued run begins if the run can't move without help.
+# The first words of the reason of a queued run that can't start without help.
 _BLOCKED = ("no live worker", "queue '", "kind '")
 
 

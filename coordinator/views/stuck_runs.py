@@ -1,4 +1,4 @@
-"""Find the runs that can't continue without help, without I/O.
+"""Find the runs that can't continue without help. This module does no I/O.
 
 A run is stuck if a worker or a coordinator is missing, if the run is paused, if its group admits no run, or if its handler can't be
 started. A run is not stuck while it waits for its turn, for a place in its group, for a signal or for a time, or while its handler

@@ -25,7 +25,10 @@ class StreamClosed(Exception):
 
 
 class EventStream(StreamingResponse):
-    """A stream of events. Its place and its reader are freed when it ends, also after an error or a lost connection."""
+    """A stream of events.
+
+    When the stream ends, even by an error or a lost connection, its reader ends and the caller may open another stream.
+    """
 
     def __init__(
         self, frames: AsyncGenerator[str, None] | AsyncGenerator[bytes, None], release: Callable[[], None]
@@ -47,9 +50,9 @@ class EventStream(StreamingResponse):
 
 
 async def closed_stream() -> AsyncGenerator[str, None]:
-    """Yield the only frame of a stream that is closed at once, because Redis can't be reached.
+    """Yield the only frame of a stream that is closed immediately, because Redis can't be reached.
 
-    A browser never repeats a request that was answered with an error. It does repeat one whose stream was closed.
+    A browser does not repeat a request that was answered with an error, but it opens a closed stream again.
     """
     yield ": Redis can't be reached: open the stream again\n"
 
@@ -94,7 +97,7 @@ async def items_of(
 
 
 async def _read(source: AsyncIterator[Item], queue: asyncio.Queue[Item | CoordinatorError | None]) -> None:
-    """Put the items of an output into a queue, then None or the error that ended it.
+    """Put the items of an output into a queue, and at the end None or the error that ended the output.
 
     It is a task of its own, so that a cancelled request does not interrupt the source in the middle of a read.
     """

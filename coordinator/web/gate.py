@@ -1,6 +1,8 @@
-"""The gate of an application that is served alone: it checks the host, the origin and the token of each request.
+"""The gate of a stand-alone application: it checks the host, the origin and the token of each request.
 
-An application that is mounted in a host application has no gate: the host application does these checks.
+An application that is mounted in a host application has no gate. The host application checks the host and authenticates its users.
+If it uses a cookie for this, a browser may also send the cookie with requests from pages of other sites. So `SameOrigin` refuses
+requests that could change runs if they come from a page of another origin.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Gate:
         Args:
             app: The application behind the gate.
             hosts: The host names under which the application may be called; loopback names are always allowed.
-            tokens: The callers. Without it, every request that reaches the port is allowed.
+            tokens: The callers and their tokens. None allows every request that reaches the port.
             allow_changes: Whether callers may change runs at all.
         """
         self._app, self._tokens = app, tokens
@@ -42,7 +44,7 @@ class Gate:
         self._highest = Role.ALL if allow_changes else Role.READ
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Pass a valid request to the application. Answer any other request with a problem document."""
         if scope["type"] == "http":
             try:
                 scope[_CALLER] = self._check(Headers(scope=scope))
@@ -57,9 +59,7 @@ class Gate:
             raise Problem(
                 421, "WrongHost", "The server does not answer for this host name: start it with --allow-host."
             )
-        origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            raise Problem(403, "WrongOrigin", "The request comes from a page of another origin.")
+        check_origin(headers)
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
             raise Problem(403, "WrongOrigin", "The request comes from a page of another site.")
         if self._tokens is None:
@@ -72,6 +72,34 @@ class Gate:
                 401, "Unauthorized", "Send a token of the token file: 'Authorization: Bearer TOKEN'.", challenge
             )
         return Caller(caller.name, caller.role if self._highest is Role.ALL else Role.READ)
+
+
+class SameOrigin:
+    """Refuse requests with which a page of another origin could change runs, in an application without a gate."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request to the application, unless a page of another origin could change runs with it."""
+        if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            try:
+                check_origin(Headers(scope=scope))
+            except Problem as problem:
+                await problem.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def check_origin(headers: Headers) -> None:
+    """Check that a request does not come from a page of another origin. Programs other than browsers name no origin.
+
+    Raises:
+        Problem: The request has another origin than the host that it was sent to.
+    """
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        raise Problem(403, "WrongOrigin", "The request comes from a page of another origin.")
 
 
 def host_name(host: str) -> str:
@@ -95,6 +123,6 @@ def caller_name(request: Request) -> str:
 
 
 def role_of_caller(request: Request) -> Role:
-    """Return the role of the caller that a gate has found: the `access` function of an application that is served alone."""
+    """Return the role of the caller that the gate has identified. A stand-alone application uses this as its `access` function."""
     caller = caller_of(request)
     return Role.NONE if caller is None else caller.role

@@ -7,6 +7,7 @@ from starlette.routing import Mount
 
 from coordinator.client.async_client import AsyncClient
 from coordinator.web.auth import Access
+from coordinator.web.gate import SameOrigin
 from coordinator.web.page.app import page
 from coordinator.web.problems import HANDLERS
 from coordinator.web.rest.app import api
@@ -20,6 +21,7 @@ def app(client: AsyncClient, *, access: Access | None = None) -> Starlette:
         access: A function that returns the role of the caller: all, read or none. By default every caller may do everything.
     """
     rest, dashboard = api(client, access=access), page(client, access=access)
+    rest.add_middleware(SameOrigin)
     served = Starlette(routes=[Mount("/api", rest), Mount("/", dashboard)], exception_handlers=HANDLERS)
 
     def close_streams() -> None:

@@ -94,7 +94,8 @@ def problem_of(error: CoordinatorError) -> Problem:
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     name = type(error).__name__
     if status >= 500:
-        detail = (type(error).__doc__ or "").strip().partition("\n")[0]
+        sentence = (type(error).__doc__ or "").strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+        detail = f"{sentence}. The log of the web server says more."
         return Problem(status, name, detail, {"Retry-After": RETRY_AFTER} if status in (503, 504) else None)
     more: dict[str, Any] = {}
     if isinstance(error, RunFailed):
@@ -122,7 +123,7 @@ async def answer_error(request: Request, error: Exception) -> Response:
 
 
 async def end_cut_request(request: Request, error: Exception) -> Response:
-    """End a request whose connection was closed before the whole body came. Nobody gets the answer."""
+    """End a request whose connection was closed before the whole body was received. No answer can be sent."""
     log.info("request cut: %s %s: the caller has closed the connection", request.method, request.url.path)
     return Response(status_code=400)
 

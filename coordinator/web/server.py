@@ -1,4 +1,4 @@
-"""Serve the application alone, as `coordinator web` does: the page, and the HTTP API under /api, behind a gate."""
+"""Serve the stand-alone application of `coordinator web`: the page, and the HTTP API under /api, behind a gate."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ async def serve(settings: Settings, web: WebSettings) -> None:
 
 
 class WebServer(uvicorn.Server):
-    """A server of one application. It installs no signal handlers: those of uvicorn would raise the signal again after the end."""
+    """A server of one application.
+
+    It installs no signal handlers, because the handlers of uvicorn would raise the signal again after the end.
+    """
 
     def __init__(self, app: ASGIApp, close_streams: Callable[[], None]) -> None:
         """Make a server.

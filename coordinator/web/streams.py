@@ -32,7 +32,7 @@ class OpenStreams:
         self._closed = False
 
     def open(self, caller: str) -> Callable[[], None]:
-        """Take a place for a stream of the caller. Return the function that frees it.
+        """Count one more open stream of the caller. Return a function that counts it as closed.
 
         Raises:
             Problem: The caller has too many open streams (429).
@@ -47,7 +47,7 @@ class OpenStreams:
         return _take_place(self._open, caller)
 
     def open_wait(self, caller: str) -> Callable[[], None]:
-        """Take a place for a request of the caller that waits. Return the function that frees it.
+        """Count one more waiting request of the caller. Return a function that counts it as ended.
 
         Raises:
             Problem: The caller has too many waiting requests (429).

@@ -1,9 +1,17 @@
 """Measure what a step of a long pydantic-ai agent costs near its beginning and near its end, on an embedded server of its own.
 
-A step is a model request and a tool call, so it is two phases outside of `run.loop`. The model and the tool do nothing. The
-framework itself copies the history in each step. So the same agent is also measured without the capability: the difference is ours.
+A step is a model request and a tool call, so it is two phases outside of `run.loop`. The model and the tool do nothing. Three
+agents take the same steps in the same worker, one after the other, in each round:
 
-    scripts/bench agents [--steps N] [--json]
+- without a capability for durability,
+- with an engine that stores nothing: the cost of the framework's own part of durability,
+- with `RunDurability`. What it costs beyond the second agent is ours.
+
+The framework handles the whole history in each step, so a step of every agent gets slower with the length of the history. A
+difference of two large figures says little. So by default the agents keep only the last messages, as a real agent of 2,000 steps
+does.
+
+    scripts/bench agents [--steps N] [--rounds N] [--history N] [--json]
 """
 
 from __future__ import annotations
@@ -11,14 +19,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import statistics
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import redis
-from pydantic_ai import Agent
+from pydantic_ai import Agent, RunContext
 from pydantic_ai import messages as parts
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.durable_exec import (
+    BaseDurabilityCapability,
+    DurableOperationBackend,
+    JournalCallableOperationBackend,
+    RoleBasedOperationConfig,
+)
+from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import UsageLimits
 
@@ -32,6 +51,7 @@ from workers.process.worker import Worker
 
 runs = Registry()
 WINDOW = 100  # steps over which a figure is taken
+KINDS = ("without", "framework", "ours")
 
 
 class Meter:
@@ -39,10 +59,10 @@ class Meter:
 
     def __init__(self) -> None:
         self.admin: redis.Redis | None = None
-        self.steps, self.cpu, self.received = 0, list[float](), list[int]()
+        self.steps, self.kept, self.cpu, self.received = 0, 0, list[float](), list[int]()
 
-    def reset(self, steps: int) -> None:
-        self.steps, self.cpu, self.received = steps, [], []
+    def reset(self, steps: int, kept: int) -> None:
+        self.steps, self.kept, self.cpu, self.received = steps, kept, [], []
 
     def take(self) -> None:
         self.cpu.append(time.process_time())
@@ -52,14 +72,14 @@ class Meter:
     def around(self, step: int) -> dict[str, float]:
         """Return the figures of the window of steps that begins at a step."""
         cpu = (self.cpu[step + WINDOW] - self.cpu[step]) / WINDOW * 1000
-        sent = (self.received[step // WINDOW + 1] - self.received[step // WINDOW]) / WINDOW if self.received else 0
-        return {"cpu_ms": round(cpu, 3), "bytes": round(sent)}
+        sent = (self.received[step // WINDOW + 1] - self.received[step // WINDOW]) / WINDOW
+        return {"cpu_ms": cpu, "bytes": sent}
 
 
 meter = Meter()
 
 
-def ask(messages: list[parts.ModelMessage], info: AgentInfo) -> parts.ModelResponse:
+async def ask(messages: list[parts.ModelMessage], info: AgentInfo) -> parts.ModelResponse:
     meter.take()
     step = len(meter.cpu) - 1
     if step == meter.steps:
@@ -71,55 +91,97 @@ async def look(number: int) -> str:
     return f"seen {number}"
 
 
+@dataclass
+class Newest(AbstractCapability[None]):
+    """Keep the prompt and the last messages, beginning with a response, so that each result of a tool has its call."""
+
+    async def before_model_request(
+        self, ctx: RunContext[None], request_context: ModelRequestContext
+    ) -> ModelRequestContext:
+        messages, kept = request_context.messages, meter.kept
+        if kept and len(messages) > kept + 1:
+            request_context.messages = [*messages[:1], *messages[-kept:]]
+            ctx.messages[:] = request_context.messages
+        return request_context
+
+
+class _NoStore(JournalCallableOperationBackend[None]):
+    async def execute(self, *, body: Callable[[], Awaitable[object]], **_: Any) -> object:
+        return await body()
+
+
+@dataclass(init=False)
+class NoStore(BaseDurabilityCapability[None]):
+    """An engine that stores nothing: each operation is called at once."""
+
+    engine_spec = RunDurability.engine_spec
+    in_durable_context = True
+
+    def get_durable_operation_backend(self) -> DurableOperationBackend[None]:
+        config = RoleBasedOperationConfig[None](model=None, event=None, capability=None, tool=None)
+        return _NoStore(agent_name=self.name, default_model_id=self.default_model_id, config=config)
+
+
 def agent_of(*capabilities: Any) -> Agent[None, str]:
-    agent = Agent(FunctionModel(ask), name="long", capabilities=list(capabilities))
+    agent = Agent(FunctionModel(ask), name="long", capabilities=[Newest(), *capabilities])
     agent.tool_plain(look)
     return agent
 
 
-plain, durable = agent_of(), agent_of(RunDurability())
+agents = dict(zip(KINDS, (agent_of(), agent_of(NoStore()), agent_of(RunDurability())), strict=True))
 limits = UsageLimits(request_limit=None)
 
 
 @runs.handler(throttle=0)
-async def long(run: AsyncRun, steps: int) -> str:
-    meter.reset(steps)
-    return (await durable.run("go", usage_limits=limits)).output
+async def long(run: AsyncRun, kind: str, steps: int, kept: int) -> str:
+    meter.reset(steps, kept)
+    return (await agents[kind].run("go", usage_limits=limits)).output
 
 
-async def measure(url: str, steps: int) -> dict[str, Any]:
+async def measure(url: str, steps: int, rounds: int, kept: int) -> dict[str, Any]:
     places = (WINDOW, steps - WINDOW)
-    meter.reset(steps)
-    await plain.run("go", usage_limits=limits)
-    without = {step: meter.around(step) for step in places}
+    taken: dict[tuple[str, int], list[dict[str, float]]] = {(kind, step): [] for kind in KINDS for step in places}
     meter.admin = redis.Redis.from_url(url, protocol=2)
     worker = Worker(runs, WorkerOptions(Settings(url, "bench"), concurrency=1, lease=60))
     task = asyncio.create_task(worker.run())
     await worker.ready.wait()
     try:
         async with AsyncClient(url, "bench") as client:
-            handle = await client.enqueue("long", {"steps": steps})
-            await handle.result(timeout=3600)
+            for kind in KINDS * rounds:
+                handle = await client.enqueue("long", {"kind": kind, "steps": steps, "kept": kept})
+                await handle.result(timeout=3600)
+                for step in places:
+                    taken[kind, step].append(meter.around(step))
     finally:
         worker.stop()
         await task
         meter.admin.close()
-    found: dict[str, Any] = {}
-    for step in places:
-        of = meter.around(step)
-        ours = round(of["cpu_ms"] - without[step]["cpu_ms"], 3)
-        found[f"step {step}"] = of | {"cpu_ms_without": without[step]["cpu_ms"], "cpu_ms_ours": ours}
-    return found
+    return {f"step {step}": _figures({kind: taken[kind, step] for kind in KINDS}) for step in places}
+
+
+def _figures(taken: dict[str, list[dict[str, float]]]) -> dict[str, float]:
+    cpu = {kind: statistics.median(one["cpu_ms"] for one in some) for kind, some in taken.items()}
+    return {
+        "cpu_ms": round(cpu["ours"], 3),
+        "cpu_ms_without": round(cpu["without"], 3),
+        "cpu_ms_framework": round(cpu["framework"] - cpu["without"], 3),
+        "cpu_ms_ours": round(cpu["ours"] - cpu["framework"], 3),
+        "bytes": round(statistics.median(one["bytes"] for one in taken["ours"])),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--history", type=int, default=20, help="the messages that an agent keeps, or 0 for all of them"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     steps = max(3, -(-options.steps // WINDOW)) * WINDOW
     with tempfile.TemporaryDirectory() as directory, attach(Path(directory)) as server:
-        found = asyncio.run(measure(server.url, steps))
+        found = asyncio.run(measure(server.url, steps, options.rounds, options.history // 2 * 2))
     if options.json:
         print(json.dumps(found, indent=2))
         return

@@ -1,8 +1,9 @@
 """Compare checkpointers of LangGraph in the same minute: bytes sent for a chat, and the time of put and get, in interleaved rounds.
 
-langgraph-checkpoint-redis needs the modules RediSearch and RedisJSON of the server. Where they are missing, the report says so.
+langgraph-checkpoint-redis needs the modules RediSearch and RedisJSON of the server, and langgraph-checkpoint-postgres needs an
+installed PostgreSQL. Where they are missing, the report says so. `--redis` names a server that has the modules and holds nothing.
 
-    scripts/bench graphs [--turns N] [--rounds N] [--json]
+    scripts/bench graphs [--turns N] [--rounds N] [--redis URL] [--json]
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import postgres
 from venvs import python_of
 
 from coordinator.store.transport.connections.embedded_server import attach
 
-SAVERS = ("ours", "redis", "sqlite", "memory")
+SAVERS = ("ours", "redis", "postgres", "sqlite", "memory")
 MODES = ("async", "exit")
 
 
@@ -37,6 +41,20 @@ def measure(saver: str, url: str, turns: int, durability: str) -> dict[str, Any]
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+@contextmanager
+def server_of(saver: str, redis_url: str) -> Iterator[str]:
+    """Yield the URL of a server for a checkpointer."""
+    with tempfile.TemporaryDirectory() as directory:
+        if saver == "postgres":
+            with postgres.started(Path(directory)) as url:
+                yield url
+        elif saver == "redis" and redis_url:
+            yield redis_url
+        else:
+            with attach(Path(directory)) as server:
+                yield server.url
+
+
 def combine(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     good = [one for one in rounds if "problem" not in one]
     if not good:
@@ -49,19 +67,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--redis", default="", help="the URL of a server with RediSearch and RedisJSON")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rounds: dict[str, list[dict[str, Any]]] = {f"{saver} {mode}": [] for mode in MODES for saver in SAVERS}
     for _ in range(options.rounds):
         for mode in MODES:
             for saver in SAVERS:
-                with tempfile.TemporaryDirectory() as directory, attach(Path(directory)) as server:
-                    rounds[f"{saver} {mode}"].append(measure(saver, server.url, options.turns, mode))
-    found = {name: combine(some) for name, some in rounds.items()}
+                try:
+                    with server_of(saver, options.redis) as url:
+                        found = measure(saver, url, options.turns, mode)
+                except FileNotFoundError as error:
+                    found = {"problem": str(error)}
+                rounds[f"{saver} {mode}"].append(found)
+    figures = {name: combine(some) for name, some in rounds.items()}
     if options.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(figures, indent=2))
         return
-    for name, row in found.items():
+    for name, row in figures.items():
         print(f"{name:14}", "  ".join(f"{key}={value}" for key, value in row.items()))
 
 

@@ -1,4 +1,4 @@
-"""Measure limits of calls to the outside: an uncontended block, the share of an allowed rate that is used, and handed-over places.
+"""Measure external calls under a limit: a block that need not wait, the share of a rate that is used, handed-over places.
 
 One coordinator, and worker processes on the same host. The benchmark reports figures and never fails because of them.
 """
@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import random
+import signal
 import statistics
+import struct
+import tempfile
 import time
 from itertools import pairwise
+from pathlib import Path
 
+from draining import excess
 from due import PATIENCE, process, spread, tool
 from server import server, where
 
@@ -25,31 +32,56 @@ def measure_uncontended(client: Client, count: int) -> dict[str, float]:
     return spread("block", taken) | {"block_p50_ms": round(statistics.median(taken) * 1000, 3)}
 
 
-def measure_rate(client: Client, tasks: int, rate: int, burst: int) -> dict[str, float]:
-    """Measure the starts of many calls that wait for a rate."""
+def measure_rate(
+    client: Client, starts_file: Path, pool: int, tasks: int, rate: int, burst: int, kills: int
+) -> dict[str, float]:
+    """Measure the starts of many calls that wait for a rate, while worker processes are killed one after the other.
+
+    A process that is killed has used the tokens of its calls, and its runs call again, so there are more starts than tasks.
+
+    Args:
+        client: The client.
+        starts_file: The file to which handlers write when their calls started.
+        pool: The process id of the supervisor.
+        tasks: The number of runs, with one call each.
+        rate: The calls that are allowed in a second.
+        burst: The burst.
+        kills: The number of processes that are killed.
+    """
     client.set_rate("busy", f"{rate}/s", burst=burst)
     handles = client.enqueue_many([("contended", {})] * tasks)
-    starts = sorted(handle.result(PATIENCE + tasks / rate) for handle in handles)
+    for number in range(kills):
+        _until(starts_file, tasks * (number + 1) // (kills + 2))
+        os.kill(random.choice(_children(pool)), signal.SIGKILL)
+    for handle in handles:
+        handle.result(PATIENCE + tasks / rate)
+    starts = sorted(struct.unpack("<d", part)[0] for part in _parts(starts_file))
     steady = starts[burst:]  # the burst is over
     used = (len(steady) - 1) / (steady[-1] - steady[0])
-    most = max(_excess(starts, rate), default=0.0)
     return {
+        "kills": float(kills),
+        "starts": float(len(starts)),
         "rate_allowed": float(rate),
         "rate_used": round(used, 1),
         "rate_share": round(used / rate, 4),
-        "most_above_rate_times_window": round(most, 1),
+        "most_above_rate_times_window": round(max(excess(starts, rate)), 1),
         "burst": float(burst),
     }
 
 
-def _excess(starts: list[float], rate: int) -> list[float]:
-    """Return, for each start, how many calls began in the worst window that ends with it, above rate times window."""
-    # The excess over all windows that end at a start: a running maximum, as in the bucket itself.
-    found, level = list[float](), 0.0
-    for before, at in zip([starts[0], *starts], starts, strict=False):
-        level = max(0.0, level - rate * (at - before)) + 1
-        found.append(level)
-    return found
+def _parts(file: Path) -> list[bytes]:
+    content = file.read_bytes()
+    return [content[at : at + 8] for at in range(0, len(content), 8)]
+
+
+def _until(file: Path, starts: int) -> None:
+    while file.stat().st_size < 8 * starts:
+        time.sleep(0.01)
+
+
+def _children(pool: int) -> list[int]:
+    found = Path(f"/proc/{pool}/task/{pool}/children").read_text()
+    return [int(child) for child in found.split()]
 
 
 def measure_places(client: Client, tasks: int) -> dict[str, float]:
@@ -67,22 +99,29 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=50)
     parser.add_argument("--burst", type=int, default=10)
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument(
+        "--kills", type=int, default=2, help="killed worker processes; a run that loses three without progress is dead"
+    )
     parser.add_argument("--count", type=int, default=2000, help="uncontended blocks")
     parser.add_argument("--server", default="valkey")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     figures: dict[str, float] = {}
-    with server(chosen.server) as found:
+    with server(chosen.server) as found, tempfile.NamedTemporaryFile() as starts:
         facts = where(found) | {"processes": chosen.processes, "tasks": chosen.tasks}
         url = f"redis://127.0.0.1:{found.port}"
         with process(tool("coordinator"), "start", RUNS_URL=url), Client(url) as client:
             with process(tool("workers"), "start", "limits_app:runs", RUNS_URL=url):
                 figures |= measure_uncontended(client, chosen.count)
             options = ["--processes", str(chosen.processes), "--concurrency", "100"]
-            with process(tool("workers"), "start", "limits_app:runs", *options, RUNS_URL=url):
+            with process(
+                tool("workers"), "start", "limits_app:runs", *options, RUNS_URL=url, BENCH_STARTS=starts.name
+            ) as pool:
                 client.enqueue("uncontended", {"count": 1}).result(PATIENCE)
                 time.sleep(3)  # all processes have started
-                figures |= measure_rate(client, chosen.tasks, chosen.rate, chosen.burst)
+                figures |= measure_rate(
+                    client, Path(starts.name), pool.pid, chosen.tasks, chosen.rate, chosen.burst, chosen.kills
+                )
                 figures |= measure_places(client, min(chosen.tasks, 200))
     if chosen.json:
         print(json.dumps(facts | figures))

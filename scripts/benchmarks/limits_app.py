@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import time
 
 from workers import AsyncRun, Registry
 
 runs = Registry()
+_starts = os.open(os.environ.get("BENCH_STARTS", os.devnull), os.O_WRONLY | os.O_APPEND)
 
 
 @runs.handler
@@ -22,10 +25,10 @@ async def uncontended(run: AsyncRun, count: int) -> list[float]:
 
 
 @runs.handler
-async def contended(run: AsyncRun) -> float:
-    """Return when the call started."""
+async def contended(run: AsyncRun) -> None:
+    """Write when the call started to the file of the benchmark."""
     async with run.limit("busy"):
-        return time.time()
+        os.write(_starts, struct.pack("<d", time.time()))
 
 
 @runs.handler

@@ -1,4 +1,5 @@
-"""Measure outputs: the time from `run.emit` to a reader, the events that one worker process can send, and idle readers.
+"""Measure outputs: the time from `run.emit` to a reader, the events that one worker process can send, and idle readers. With
+`--live`, measure instead whether the events of that many live runs delay the heartbeats, saves and claims of their process.
 
 One worker process emits, and one process with one AsyncClient reads; both share the host's clock. The benchmark reports figures and
 never fails because of them.
@@ -14,6 +15,7 @@ import time
 from typing import Any
 
 from due import process, spread, tool
+from output_live import beside_events, show_phases
 from server import BenchServer, server, where
 
 from coordinator import AsyncClient, Event
@@ -96,11 +98,21 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=20.0, help="events of a run in a second")
     parser.add_argument("--pour", type=int, default=2_000, help="events of each run that emits as fast as it can")
     parser.add_argument("--idle", type=int, default=1_000, help="readers that wait")
+    parser.add_argument(
+        "--live", type=int, default=0, help="slots of a process whose runs emit beside heartbeats and saves"
+    )
+    parser.add_argument("--pace", default="0.2,0.5,1", help="with --live: events of a run in a second, for each phase")
+    parser.add_argument("--seconds", type=float, default=20.0, help="with --live: length of a phase")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with server(options.server) as found:
         figures: dict[str, Any] = where(found)
+        if options.live:
+            paces = [float(pace) for pace in options.pace.split(",")]
+            figures |= beside_events(found, options.live, paces, options.seconds)
+            show(figures, options.json)
+            return
         place = {"RUNS_URL": found.url, "RUNS_NAMESPACE": "output"}
         with (
             process(tool("coordinator"), "start", **place),
@@ -110,12 +122,19 @@ def main() -> None:
             figures |= asyncio.run(poured(found, options.runs, options.pour))
             figures |= asyncio.run(idle(found, options.idle, 10.0))
         figures["load_after"] = round(where(found)["load"], 1)
-    if options.json:
+    show(figures, options.json)
+
+
+def show(figures: dict[str, Any], as_json: bool) -> None:
+    if as_json:
         print(json.dumps(figures))
         return
+    phases = figures.pop("phases", [])
     width = max(len(name) for name in figures)
     for name, value in figures.items():
         print(f"{name:{width}}  {value}")
+    if phases:
+        show_phases(phases)
 
 
 if __name__ == "__main__":

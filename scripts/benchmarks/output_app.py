@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 
 from workers import AsyncRun, Registry
@@ -31,3 +32,32 @@ async def pouring(run: AsyncRun, tokens: int) -> None:
 @runs.handler
 async def silent(run: AsyncRun, seconds: float) -> None:
     await asyncio.sleep(seconds)
+
+
+@runs.handler
+async def talking(run: AsyncRun, phases: list[tuple[float, float]], seconds: float) -> None:
+    """Emit in each phase at its pace, in events per second. The phases begin at given times."""
+    for begin, pace in phases:
+        if not pace:
+            continue
+        await asyncio.sleep(max(0.0, begin + random.random() / pace - time.time()))
+        while time.time() < begin + seconds:
+            run.emit({"delta": "token"})
+            await asyncio.sleep(1 / pace)
+
+
+@runs.handler(throttle=0)
+async def saving(run: AsyncRun, until: float) -> list[tuple[float, float]]:
+    """Save a small checkpoint now and then. Return the time of each save, and how long it took."""
+    saves = []
+    while (now := time.time()) < until:
+        run.state["saves"] = len(saves)
+        await run.flush()
+        saves.append((now, time.time() - now))
+        await asyncio.sleep(0.2)
+    return saves
+
+
+@runs.handler
+async def begun_at(run: AsyncRun) -> float:
+    return time.time()

@@ -1,5 +1,8 @@
 """Measure how long the page's server takes for the overview and for lists of runs in a large namespace, and its longest command.
 
+It also measures what viewers cost: with none, with one and with many, the commands and the processor time of the server, and the
+processor time of the web process, while ten runs are enqueued each second.
+
 It uses an embedded server of its own. The benchmark reports figures and never fails because of them.
 """
 
@@ -9,7 +12,10 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -111,14 +117,78 @@ async def measure_page(admin: redis.Redis, url: str, rounds: int) -> dict[str, A
     return found
 
 
-def measure(queued: int, ended: int, rounds: int) -> dict[str, Any]:
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def view(address: str, boards: list[int]) -> None:
+    """Read the live board until the task is cancelled, and count the boards."""
+    url = httpx.URL(address)
+    reader, writer = await asyncio.open_connection(url.host, url.port, limit=2**24)
+    writer.write(f"GET /data/live HTTP/1.1\r\nHost: {url.host}:{url.port}\r\n\r\n".encode())
+    try:
+        async for line in reader:
+            boards[0] += line.startswith(b"event: board")
+    finally:
+        writer.close()
+
+
+async def cost_of(admin: redis.Redis, url: str, web: tuple[int, str], viewers: int, seconds: float) -> dict[str, Any]:
+    """Return what this number of viewers costs per second, beside ten enqueued runs."""
+    boards = [0]
+    tasks = [asyncio.create_task(view(web[1], boards)) for _ in range(viewers)]
+    async with AsyncClient(url, NAMESPACE) as client:
+        await client.enqueue("report")
+        await asyncio.sleep(2)  # the first boards
+        boards[0] = 0
+        server = int(admin.info("server")["process_id"])
+        began = time.perf_counter(), processor_seconds(server), processor_seconds(web[0])
+        admin.config_resetstat()
+        while time.perf_counter() < began[0] + seconds:
+            await client.enqueue("report")
+            await asyncio.sleep(0.1)
+        span = time.perf_counter() - began[0]
+        stats = [row for name, row in admin.info("commandstats").items() if name != "cmdstat_info"]
+        used = processor_seconds(server) - began[1], processor_seconds(web[0]) - began[2]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return {
+        "boards": round(boards[0] / max(1, viewers) / span, 1),
+        "commands": round(sum(row["calls"] for row in stats) / span), "server_ms": round(1000 * used[0] / span, 1),
+        "web_ms": round(1000 * used[1] / span, 1),
+    }  # fmt: skip
+
+
+def measure_viewers(admin: redis.Redis, url: str, viewers: int, seconds: float) -> dict[int, dict[str, Any]]:
+    """Return the cost of no viewer, of one, and of many."""
+    with tempfile.TemporaryFile() as log:
+        command = [str(Path(sys.executable).with_name("coordinator")), "web", "--port", "0"]
+        environment = os.environ | {"RUNS_URL": url, "RUNS_NAMESPACE": NAMESPACE}
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            while not (found := re.search(rb"started: (\S+)", os.pread(log.fileno(), 4096, 0))):
+                time.sleep(0.05)
+            web = process.pid, found.group(1).decode()
+            return {number: asyncio.run(cost_of(admin, url, web, number, seconds)) for number in (0, 1, viewers)}
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def measure(queued: int, ended: int, rounds: int, viewers: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory, attach(Path(directory)) as server:
         admin = redis.Redis.from_url(server.url)
         admin.config_set("slowlog-log-slower-than", 200)
         admin.config_set("slowlog-max-len", 1000)
         fill(server.url, queued, ended)
         facts = {"queued": queued, "ended": ended, "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
-        return facts | {"questions": asyncio.run(measure_page(admin, server.url, rounds))}
+        questions = asyncio.run(measure_page(admin, server.url, rounds))
+        return facts | {
+            "questions": questions,
+            "viewers": measure_viewers(admin, server.url, viewers, seconds),
+        }
 
 
 def main() -> None:
@@ -126,19 +196,29 @@ def main() -> None:
     parser.add_argument("--queued", type=int, default=1_000_000)
     parser.add_argument("--ended", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--viewers", type=int, default=50)
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="seconds for which each number of viewers is measured"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = measure(options.queued, options.ended, options.rounds)
+    found = measure(options.queued, options.ended, options.rounds, options.viewers, options.seconds)
     if options.json:
         print(json.dumps(found))
         return
-    questions = found.pop("questions")
+    questions, viewers = found.pop("questions"), found.pop("viewers")
     print(", ".join(f"{name} {value:,}" for name, value in found.items()))
     print(f"{'question':40} {'p50 ms':>8} {'max ms':>8} {'commands':>9} {'server ms':>10}  longest command")
     for name, row in questions.items():
         print(
             f"{name:40} {row['p50_ms']:8.1f} {row['max_ms']:8.1f} {row['commands']:9} {row['server_ms']:10.1f}  "
             f"{row['longest_command']} {row['longest_command_ms']} ms"
+        )
+    print("per second, with viewers, beside ten enqueued runs:")
+    for number, row in viewers.items():
+        print(
+            f"{number:4} viewers: {row['boards']} boards each, {row['commands']} commands, processor time: "
+            f"{row['server_ms']} ms of the server, {row['web_ms']} ms of the web process"
         )
 
 

@@ -23,6 +23,8 @@ from coordinator import CoordinatorError
 from coordinator.store.transport.connections.embedded_server import Attachment, attach
 
 ROOT = Path(__file__).resolve().parents[2]
+APP = "scripts.demonstration.app:runs"
+CODE = "v1.4.2"  # shown as the version of the handlers' code
 LEASE = 3
 SLOTS = 20  # per process, so that two processes can take all 40 runs
 
@@ -42,25 +44,28 @@ class DemoProcesses:
 
     # -- start
 
-    def start_server(self) -> None:
-        """Start a server that writes to disk before it answers.
+    def start_server(self, *, synced: bool = True) -> None:
+        """Start a server.
 
-        The demo kills it. With `everysec` an acknowledged write may still be in memory then, and would be lost.
+        Args:
+            synced: Whether it writes to disk before it answers. The demo kills it: with `everysec` an acknowledged write may
+                still be in memory then, and would be lost.
         """
         self._server = attach(self.folder / "valkey")
-        with redis.Redis.from_url(self.url) as line:
-            line.config_set("appendfsync", "always")
+        if synced:
+            with redis.Redis.from_url(self.url) as line:
+                line.config_set("appendfsync", "always")
 
     def start_coordinator(self) -> Process:
         return self._start("coordinator", "start")
 
-    def start_fleet(self, processes: int) -> Process:
-        options = ["--processes", processes, "--concurrency", SLOTS, "--lease", LEASE]
-        return self._start("workers", "start", "scripts.demonstration.app:runs", *map(str, options))
+    def start_fleet(self, processes: int, app: str = APP, slots: int = SLOTS) -> Process:
+        options = ["--processes", processes, "--concurrency", slots, "--lease", LEASE]
+        return self._start("workers", "start", app, *map(str, options))
 
-    def start_web(self) -> str:
+    def start_web(self, *options: str) -> str:
         """Start the dashboard, and return its address."""
-        process = self._start("coordinator", "web", "--port", "0")
+        process = self._start("coordinator", "web", "--port", "0", *options)
         log = self.folder / "coordinator.log"
         until = time.monotonic() + 30
         while process.poll() is None and time.monotonic() < until:
@@ -76,7 +81,7 @@ class DemoProcesses:
 
     def _start(self, program: str, *arguments: str) -> Process:
         keep = {name: value for name, value in os.environ.items() if not name.startswith("RUNS_")}
-        environment = keep | {"DEMO_JOURNAL": str(self.journal), "RUNS_URL": self.url}
+        environment = keep | {"DEMO_JOURNAL": str(self.journal), "RUNS_URL": self.url, "RUNS_CODE": CODE}
         with (self.folder / f"{program}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(Path(sys.executable).parent / program), *arguments], cwd=ROOT, env=environment,
@@ -92,6 +97,10 @@ class DemoProcesses:
         return "\n".join(f"--- {name}\n" + "\n".join(text[-lines:]) for name, text in texts)
 
     # -- faults
+
+    def roll(self) -> None:
+        """Replace all worker processes, and return when the roll has ended."""
+        self._start("workers", "roll").wait()
 
     def drain(self, worker: int) -> None:
         """Drain one worker process, as an operator does."""

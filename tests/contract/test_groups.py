@@ -114,6 +114,22 @@ async def test_group_is_refused_while_an_older_process_is_alive(
     assert (await client.enqueue("k", group=refused[0])).created
 
 
+async def test_rate_of_starts_is_refused_while_an_older_process_is_alive(
+    client: AsyncClient, store_url: str, space: Namespace
+) -> None:
+    keys = space.keys(1)
+    old = worker_plans.WorkerRecord("w-old", 60_000, "host", 7, "", "fleet", "-", 1, (), knows=("waits", "groups"))
+    ask(store_url, worker_plans.join(keys, "", old))
+    said = r"no rate of starts was set: worker w-old \(process 7 on host\) was started with an older version"
+    with pytest.raises(NotConfigured, match=said):
+        await client.set_limit("k", at_once=1, rate="10/min")
+    assert await client.limits() == ()
+    assert await client.set_limit("k", at_once=1)
+    assert await client.set_limit("k", rate=None)
+    ask(store_url, worker_plans.leave(keys, "w-old"))
+    assert await client.set_limit("k", rate="10/min")
+
+
 async def refuses(client: AsyncClient, group: str) -> bool:
     try:
         await client.enqueue("k", group=group)

@@ -220,10 +220,10 @@ def test_rates_are_set_listed_and_removed(shell: Shell) -> None:
         "rate api: 90000/min, burst 10,000\n"
     )
     assert shell("rate", "set", "gpu", "--at-once", "4").out == "rate gpu: 4 calls at once\n"
-    assert "was like this before" in shell("rate", "set", "gpu", "--at-once", "4").out
+    assert "is already set to this" in shell("rate", "set", "gpu", "--at-once", "4").out
     assert shell("rate", "list", "--json").json()["rates"] == [
-        {"name": "api", "rate": "90000/min", "burst": 10_000, "at_once": None, "held": 0, "waiting": 0},
-        {"name": "gpu", "rate": None, "burst": None, "at_once": 4, "held": 0, "waiting": 0},
+        {"name": "api", "rate": "90000/min", "burst": 10_000, "at_once": None, "held": 0, "waiting": 0, "wait": 0.0},
+        {"name": "gpu", "rate": None, "burst": None, "at_once": 4, "held": 0, "waiting": 0, "wait": 0.0},
     ]
     assert "90000/min" in shell("rate", "list").out
     assert shell("rate", "remove", "gpu").out == "rate gpu was removed\n"

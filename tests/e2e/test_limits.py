@@ -1,4 +1,4 @@
-"""Calls to the outside in real processes that are killed: the rate is kept, and the places of killed processes come back."""
+"""External calls in real processes that are killed: the rate is kept, and the places of killed processes come back."""
 
 from __future__ import annotations
 

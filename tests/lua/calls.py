@@ -106,9 +106,8 @@ def complete(store: Store) -> Any:
 
 def emit(store: Store) -> Any:
     run = _running(store)
-    return attempt_plans.emit(
-        store.keys, run.id, run.token, attempt_plans.Output(1, 0, 0, (b"e\x01", b"n\x02")), now=store.at
-    )
+    output = attempt_plans.Output(1, 0, 0, (b"e\x01", b"n\x02"))
+    return attempt_plans.emit(store.keys.at, [(run.id, run.token, output)], now=store.at)
 
 
 def listen(store: Store) -> Any:

@@ -11,17 +11,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from coordinator.model.limits import FAR_FUTURE
+from coordinator.encoding.codec import decode
+from coordinator.model.limits import FAR_FUTURE, OUTPUT_BYTES
+from coordinator.store.formats import OUTPUT
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans import doctor as doctor_plans
 from coordinator.store.plans import fleets as fleet_plans
+from coordinator.store.plans import output as output_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.attempts import Delta
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed, HeartbeatReply, WorkerRecord
 from coordinator.store.replies import pairs, word
-from tests.lua.model import ENDED, SIGNAL_COUNT, Model, Save
+from tests.lua.model import ENDED, SIGNAL_COUNT, Model, ModelRun, Save
+from tests.lua.outputs import Reader, Said
 from tests.lua.store import HEAD, LEASE, ROUTES, Store
 
 T = TypeVar("T")
@@ -59,6 +64,13 @@ class Owner:
     received: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TOPICS, 0))
     effects: dict[str, bytes] = field(default_factory=dict)
     finished: set[str] = field(default_factory=set)  # effects that were begun before, and are done
+    emitted_before: int = 0  # the number of the last event that the checkpoint covered when the process claimed the run
+    said: list[int] = field(default_factory=list)  # the values of the events that it emitted
+    stored: int = 0  # the number of the last event that the server acknowledged, or that was dropped
+
+    @property
+    def position(self) -> int:
+        return self.emitted_before + len(self.said)
 
 
 @dataclass
@@ -83,6 +95,8 @@ class History:
         self.endings: dict[tuple[str, int], str] = {}
         self.counter = 0
         self.signals: dict[tuple[str, str], list[bytes]] = {}  # run and topic -> payloads, in the order of sending
+        self.said: dict[int, int] = {}  # the value of each event that was ever emitted -> the epoch of the attempt
+        self.readers: dict[str, list[Reader]] = {}
         self.began = time.monotonic()
         self.answers: list[str] = []
 
@@ -146,7 +160,7 @@ class History:
     def call_as_producer(self, choose: Choose) -> None:
         self.one_of(
             choose, (self.enqueue, 12), (self.cancel, 8), (self.revive, 12), (self.wait, 4), (self.discard, 2),
-            (self.pause, 1), (self.unpause, 4), (self.send, 12), (self.fill_box, 1),
+            (self.pause, 1), (self.unpause, 4), (self.send, 12), (self.fill_box, 1), (self.listen, 2), (self.look, 4),
         )  # fmt: skip
 
     def call_as_worker(self, choose: Choose) -> None:
@@ -162,6 +176,7 @@ class History:
                 (self.kill, 2),
                 (self.note, 1),
                 (self.receive, 6),
+                (self.emit, 8),
             )
 
     def end_an_attempt(self, choose: Choose) -> None:
@@ -178,10 +193,18 @@ class History:
             calls += [(self.receive, 5), (self.save, 4), (self.suspend, 4)]
         self.one_of(choose, *calls)
 
+    def emit_and_look(self, choose: Choose) -> None:
+        """Make a call that concerns outputs, so that many histories have attempts that emit and attempts that do not."""
+        calls = [(self.look, 6), (self.claim, 4), (self.listen, 1), (self.fill_output, 1), (self.revive, 1)]
+        if self.owners:
+            calls += [(self.emit, 8), (self.save, 5), (self.release, 2), (self.suspend, 2), (self.retry, 1)]
+            calls += [(self.complete, 1), (self.abandon, 2)]
+        self.one_of(choose, *calls)
+
     def call_as_coordinator(self, choose: Choose) -> None:
         self.one_of(
             choose, (self.due, 12), (self.recover, 9), (self.abandon, 6), (self.judge, 6), (self.trim, 3), (self.lock, 3),
-            (self.ring, 2), (self.cap, 1),
+            (self.ring, 2), (self.cap, 1), (self.repair, 4),
         )  # fmt: skip
 
     def let_time_pass(self, choose: Choose) -> None:
@@ -263,6 +286,40 @@ class History:
     def wait(self, choose: Choose) -> None:
         run = choose(list(self.model.runs.values()))
         self.make("wait", lambda: self.store.wait(run.id)[:2], lambda: ["ended" if run.ended else "open", run.status])
+
+    def listen(self, choose: Choose) -> None:
+        run = choose(list(self.model.runs.values()))
+        self.make(
+            "listen",
+            lambda: self.store.do(output_plans.listen(self.store.keys, run.id)),
+            lambda: self.model.listen(run.id),
+        )
+
+    def look(self, choose: Choose) -> None:
+        """Let a reader look at the output of a run; in some cases it comes back with the id of its last item."""
+        returns, settled = choose([False, False, True]), choose([0, 1])
+        runs = [run for run in self.model.runs.values() if run.output.exists and not run.bare]
+        if runs:
+            run = choose(runs)
+            if run.id not in self.readers:
+                self.readers[run.id] = [Reader(self.store, run.id, settled=which) for which in (False, True)]
+            reader = self.readers[run.id][settled]
+            reader.look(returns=returns)
+            self.answers.append(f"{self.now} look, returns={returns}, settled={settled}: {reader.text!r:.100}")
+            try:
+                reader.assert_matches(run.output)
+            except AssertionError as error:
+                raise AssertionError(self._describe(str(error))) from error
+
+    def fill_output(self, choose: Choose) -> None:
+        """Let the output of a run seem full, so that the next write removes what is stored."""
+        runs = [run for run in self.model.runs.values() if run.output.writer and not run.ended]
+        if runs:
+            run = choose(runs)
+            run.output.full = True
+            numbers = self.store.run(run.id)["output"].split()
+            numbers[OUTPUT.index("bytes")] = str(OUTPUT_BYTES + 1)
+            self.store.client.hset(self.store.keys.run(run.id), "output", " ".join(numbers))
 
     def discard(self, choose: Choose) -> None:
         aware = choose([False, True])
@@ -374,7 +431,9 @@ class History:
             owner.generation = owner.acked_generation = head["generation"]
             owner.base, owner.iteration, owner.state = head["length"], head["iteration"], fields.get("state", b"")
             owner.phases = {name: output for name, output in fields.items() if name.startswith("phase:")}
-            owner.received |= read_received(fields.get("more", b""))
+            received, emitted = read_more(fields.get("more", b""))
+            owner.received |= received
+            owner.emitted_before = owner.stored = emitted
         life, seq = self.acked.get(run.id, (0, 0))
         assert owner.seq >= seq or life != self.model.runs[run.id].life, "an acknowledged checkpoint was lost"
         self.owners = [known for known in self.owners if (known.run.id, known.run.token) != (run.id, run.token)]
@@ -419,9 +478,12 @@ class History:
         schema = choose([1, 1, 1, 2])
         # Without this part of a save, the stored counts stay.
         received = dict(owner.received) if choose([True, True, False]) else None
+        if choose([False, True]):
+            self.say(choose, owner)
+        said = None if received is None else self.unsent(owner, owner.position)
         save = Save(
             owner.seq, owner.acked, owner.generation, base, new, owner.iteration, schema, state, phases, received, effects,
-            finished,
+            finished, owner.position, said,
         )  # fmt: skip
         chunk = b"".join(message + b";" for message in new)
         delta = Delta(
@@ -436,9 +498,39 @@ class History:
             state,
             (*phases.items(), *((f"effect:{name}", value) for name, value in effects.items())),
             tuple(f"effect:{name}" for name in finished),
-            more=None if received is None else write_received(received),
+            more=None if received is None else write_more(received, owner.position),
+            output=said.wire() if said else None,
         )
         return delta, save
+
+    def say(self, choose: Choose, owner: Owner) -> None:
+        """Let the handler emit some events. In some cases the process drops events, because too many are not sent yet."""
+        for _ in range(choose([1, 1, 2, 3])):
+            owner.said.append(int(self.fresh()))
+            self.said[owner.said[-1]] = int(owner.run.token.split("-")[0])
+        if choose([False] * 9 + [True]):
+            owner.stored = owner.position - 1
+
+    def unsent(self, owner: Owner, settled: int = 0) -> Said | None:
+        """Return the events that the server may not have stored; None if there are none, and nothing new is settled."""
+        values = tuple(owner.said[owner.stored - owner.emitted_before :])
+        if not values and settled <= owner.emitted_before:
+            return None
+        return Said(owner.stored + 1, owner.emitted_before, settled, values)
+
+    def emit(self, choose: Choose) -> None:
+        reply_is_lost = choose([False, True])
+        owner = self.some_owner(choose)
+        self.say(choose, owner)
+        run, said = owner.run, self.unsent(owner)
+        assert said
+        answer = self.make(
+            "emit",
+            lambda: self.store.emit(run, said.output()),
+            lambda: self.model.emit(run.id, run.token, said),
+        )
+        if answer == "ok" and not reply_is_lost:
+            owner.stored = max(owner.stored, said.last)
 
     def change_an_effect(self, choose: Choose, owner: Owner) -> dict[str, bytes]:
         """Begin an effect, or finish one that is begun, and return it."""
@@ -464,6 +556,7 @@ class History:
         )
         if word == "ok" and not reply_is_lost:
             owner.acked, owner.base, owner.acked_generation = save.seq, length, save.generation
+            owner.stored = max(owner.stored, save.said.last if save.said else 0)
             self.acked[run.id] = (self.model.runs[run.id].life, save.seq)
         if word == "gap":
             owner.acked, owner.generation = 0, owner.generation + 1
@@ -527,9 +620,13 @@ class History:
         )
 
     def complete(self, choose: Choose) -> None:
-        run = self.some_owner(choose).run
+        owner = self.some_owner(choose)
+        run, said = owner.run, self.unsent(owner)
+        output = said.wire() if said else b""
         self.make(
-            "complete", lambda: self.store.complete(run), lambda: self.model.complete(self.now, run.id, run.token)
+            "complete",
+            lambda: self.store.complete(run, output=output),
+            lambda: self.model.complete(self.now, run.id, run.token, said),
         )
 
     def last_save(self, choose: Choose, owner: Owner) -> tuple[bytes, Save | None]:
@@ -546,14 +643,16 @@ class History:
         )
 
     def retry(self, choose: Choose) -> None:
-        delay, asked = choose([0, 1000, 5000]), choose([False, True])
+        delay, asked, from_start = choose([0, 1000, 5000]), choose([False, True]), choose([False, False, True])
         owner = self.some_owner(choose)
         run, (last, save) = owner.run, self.last_save(choose, owner)
-        self.make(
-            "retry",
-            lambda: self.store.retry(run, delay / 1000, last=last, asked=asked),
-            lambda: self.model.retry(self.now, run.id, run.token, delay, save, asked),
+        answer = self.make(
+            "retry from the start" if from_start else "retry",
+            lambda: self.store.retry(run, delay / 1000, last=last, asked=asked, from_start=from_start),
+            lambda: self.model.retry(self.now, run.id, run.token, delay, save, asked, from_start),
         )
+        if answer == "ok" and from_start:
+            self.acked.pop(run.id, None)
 
     def reject(self, choose: Choose) -> None:
         proven = choose([False, True])
@@ -628,6 +727,34 @@ class History:
 
         self.make("abandon", really, lambda: self.model.abandon(self.now, name, taken))
 
+    def repair(self, choose: Choose) -> None:
+        """Damage the owner of a run, or remove the run from its queue, and let the doctor repair it."""
+        fault = choose(["token", "token", "queue"])
+        runs = [run for run in self.model.runs.values() if not run.ended]
+        if not runs:
+            return
+        run = choose(runs)
+        keys, client = self.store.keys, self.store.client
+        if run.status == "running":
+            fault = "tokenless"
+            client.srem(keys.owned(run.owner), run.id)
+            client.hdel(keys.worker(run.owner), f"cancel:{run.id}")  # the doctor can't know which worker has it
+            client.hset(keys.run(run.id), "token", str(run.fence))
+        elif fault == "token":
+            fault = "held"
+            run.token = f"{run.epoch}-1-w0"
+            client.hset(keys.run(run.id), "token", run.token)
+        elif run.status == "queued":
+            fault = "lineless"
+            route = f"default:k@{run.schema}"
+            client.zrem(keys.suspect(route) if run.place.startswith("suspect") else keys.ready(route), run.id)
+        else:
+            return
+        answer = self.store.do(doctor_plans.repair_runs(keys, [(run.id, fault)], now=self.store.at))
+        self.answers.append(f"{self.now} repair {fault}: {answer}")
+        assert answer == ["repaired"], self._describe(f"the doctor answered {answer}")
+        self.model.repair(self.now, run.id)
+
     def due(self, choose: Choose) -> None:
         def really() -> tuple[int, int]:
             moved = self.store.due()
@@ -689,6 +816,7 @@ class History:
             self._assert_checkpoint(run, stored)
             assert stored.get(f"effects:{run.id}", {}) == run.effects
             self._assert_signals(run, fields, stored)
+            self._assert_output(run, fields, stored)
             if run.due is not None:
                 assert stored["delayed"][run.id] == run.due
             self._assert_epochs_and_endings(run.id, fields)
@@ -746,6 +874,31 @@ class History:
             if run.wait and topic in run.wait.received:
                 assert not [number for number in numbers if number > run.wait.received[topic]], "a wake-up was lost"
 
+    def _assert_output(self, run: ModelRun, fields: dict[str, str], stored: dict[str, Any]) -> None:
+        """Assert that a reader that comes now gets the events of the model, and each settled event once and in order.
+
+        And, without the model: no checkpoint is stored whose events are not, each event is from the attempt that emitted it,
+        and the stored bytes are counted.
+        """
+        entries = [(id, *content.items()) for id, content in stored.get(f"output:{run.id}", [])]
+        if run.bare:
+            assert run.output.end or not entries
+            return
+        for settled in (False, True):
+            reader = Reader(self.store, run.id, settled)
+            reader.take(entries)
+            reader.assert_matches(run.output)
+            assert (reader.folder.ended or "") == run.output.end
+        numbers = dict(zip(OUTPUT, map(int, fields.get("output", "0 0 0 0 0 0").split()), strict=True))
+        _, emitted = read_more(stored.get(f"ckpt:{run.id}", {}).get("more", b""))
+        assert emitted <= numbers["position"], "a checkpoint was stored before its events"
+        events = [(id, value) for id, (name, value) in entries if name[:1] == b"e"]
+        for id, value in events:
+            assert self.said[decode(value.partition(b" ")[2], "an event")] == int(id.split(b"-")[0]), (
+                "an event of another attempt"
+            )
+        assert run.output.full or numbers["bytes"] == sum(len(value) for _, value in events)
+
     def _assert_checkpoint(self, run: Any, stored: dict[str, Any]) -> None:
         fields, have = stored.get(f"ckpt:{run.id}"), run.checkpoint
         generations = [key for key in stored if key.startswith(f"messages:{run.id}:")]
@@ -758,7 +911,7 @@ class History:
         assert (head["seq"], head["generation"], head["length"]) == (have.seq, have.generation, len(have.messages))
         assert (head["iteration"], head["peak"], head["progress"]) == (have.iteration, have.peak, have.progress)
         assert fields.get("state", b"") == have.state
-        assert read_received(fields.get("more", b"")) == have.received
+        assert read_more(fields.get("more", b"")) == (have.received, have.emitted)
         assert {name: output for name, output in fields.items() if name.startswith("phase:")} == have.phases
         assert generations == ([f"messages:{run.id}:{have.generation}"] if have.messages else [])
         found: list[bytes] = []
@@ -784,18 +937,19 @@ def parts_of_reply(beat: HeartbeatReply) -> tuple[list[str], list[tuple[str, str
     return sorted(beat.cancels), list(beat.lost), sorted(beat.strays)
 
 
-def write_received(received: dict[str, int]) -> bytes:
-    return attempt_plans.netstrings(
-        part for topic, number in received.items() for part in (f"received:{topic}".encode(), b"%d" % number)
+def write_more(received: dict[str, int], emitted: int) -> bytes:
+    counts = {f"received:{topic}": number for topic, number in received.items()} | (
+        {"emitted": emitted} if emitted else {}
     )
+    return attempt_plans.netstrings(part for name, number in counts.items() for part in (name.encode(), b"%d" % number))
 
 
-def read_received(more: bytes) -> dict[str, int]:
+def read_more(more: bytes) -> tuple[dict[str, int], int]:
+    """Return the number of the last received signal of each topic, and the number of the last event that is covered."""
     parts: list[bytes] = []
     while more:
         size, rest = more.split(b":", 1)
         parts, more = [*parts, rest[: int(size)]], rest[int(size) :]
-    return {
-        name.decode().removeprefix("received:"): int(number)
-        for name, number in zip(parts[::2], parts[1::2], strict=True)
-    }
+    counts = {name.decode(): int(number) for name, number in zip(parts[::2], parts[1::2], strict=True)}
+    emitted = counts.pop("emitted", 0)
+    return {name.removeprefix("received:"): number for name, number in counts.items()}, emitted

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.model.limits import FAR_FUTURE
 from coordinator.model.run_id import made_at
+from tests.lua.outputs import ModelOutput, Said
 
 DAY = 86_400_000
 KEPT = {"completed": DAY, "failed": 7 * DAY, "cancelled": 7 * DAY, "dead": 7 * DAY}
@@ -33,6 +35,7 @@ class Checkpoint:
     state: bytes = b""
     phases: dict[str, bytes] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)
+    emitted: int = 0
 
 
 @dataclass
@@ -51,6 +54,8 @@ class Save:
     received: dict[str, int] | None = None  # None: as it was
     effects: dict[str, bytes] = field(default_factory=dict)  # effects that are new or have changed
     finished: tuple[str, ...] = ()  # effects that are not begun any more
+    emitted: int = 0  # the number of the last event that it covers; it is sent with `received`
+    said: Said | None = None
 
 
 @dataclass
@@ -150,6 +155,7 @@ class ModelRun:
     box: Box = field(default_factory=Box)
     effects: dict[str, bytes] = field(default_factory=dict)  # begun:<name> or done:<name>; they outlive the checkpoint
     reasons: list[str] = field(default_factory=list)  # every reason for the last wake-up; the script names one of them
+    output: ModelOutput = field(default_factory=ModelOutput)
 
     @property
     def ended(self) -> bool:
@@ -158,6 +164,11 @@ class ModelRun:
     @property
     def owner(self) -> str:
         return self.token.split("-", 2)[2] if self.token else ""
+
+    @property
+    def fence(self) -> int:
+        """The epoch of the owner's token."""
+        return int(self.token.split("-")[0])
 
     @property
     def progress(self) -> int:
@@ -310,6 +321,7 @@ class Model:
             self.once[key] = (id, digest)
         if from_start or run.checkpoint is None:
             run.checkpoint, run.schema = None, run.asked
+        run.output.end = ""
         forgotten = [] if isinstance(forget, bool) else forget
         run.effects = {
             name: value
@@ -378,6 +390,11 @@ class Model:
         run.wait = None
         self._requeue(run, f"wake {reasons[0]}", None)
         run.reasons = reasons
+
+    def listen(self, id: str) -> tuple[str, str]:
+        run = self.runs[id]
+        run.output.exists = run.output.exists or not run.ended
+        return "ended" if run.ended else "open", run.status
 
     def discard(self, id: str, life: int | None) -> list[str]:
         run = self.runs[id]
@@ -475,6 +492,12 @@ class Model:
         return self._save(run, save) if run.token == token else "fenced"
 
     def _save(self, run: ModelRun, save: Save) -> str:
+        answer = self._store_checkpoint(run, save)
+        if answer == "ok" and save.said:
+            run.output.write(run.fence, save.said)
+        return answer
+
+    def _store_checkpoint(self, run: ModelRun, save: Save) -> str:
         have = run.checkpoint
         seq = have.seq if have else 0
         if have and save.seq == seq and save.generation == have.generation:
@@ -511,6 +534,7 @@ class Model:
             state=save.state if save.state is not None else b"" if whole else have.state,
             phases=save.phases if whole else have.phases | save.phases,
             received=have.received if save.received is None else save.received,
+            emitted=have.emitted if save.received is None else save.emitted,
         )
         run.schema = save.schema
 
@@ -527,12 +551,23 @@ class Model:
         return answer
 
     def _clear_owner(self, run: ModelRun) -> None:
+        if run.token:
+            run.output.leave(run.fence, run.checkpoint.emitted if run.checkpoint else 0)
         run.token, run.force_at = "", None
 
-    def complete(self, now: int, id: str, token: str) -> str:
+    def emit(self, id: str, token: str, said: Said) -> str:
+        run = self.runs[id]
+        if run.token != token:
+            return "fenced"
+        run.output.write(run.fence, said)
+        return "ok"
+
+    def complete(self, now: int, id: str, token: str, said: Said | None = None) -> str:
         run = self.runs[id]
         if answer := self._answer_to_non_owner(run, token, "complete"):
             return answer
+        if said:
+            run.output.write(run.fence, said)
         if run.cancel:
             return self.release(now, id, token, "stopping", None)
         self._remember_answer(run, "complete", "ok")
@@ -555,7 +590,16 @@ class Model:
         self._finish(now, run, status)
         return answer
 
-    def retry(self, now: int, id: str, token: str, delay: int, save: Save | None, asked: bool = False) -> str:
+    def retry(
+        self,
+        now: int,
+        id: str,
+        token: str,
+        delay: int,
+        save: Save | None,
+        asked: bool = False,
+        from_start: bool = False,
+    ) -> str:
         run = self.runs[id]
         if answer := self._answer_to_non_owner(run, token, "retry"):
             return answer
@@ -563,13 +607,18 @@ class Model:
             return "gap"
         self._add_used_time(run, now)
         self._raise_epoch(now, run)
+        failures = run.failures
         self._reset_after_progress(run)
+        if from_start:
+            run.failures = failures
         if not asked:
-            run.failures, run.failed = run.failures + 1, run.progress
+            run.failures, run.failed = run.failures + 1, FAR_FUTURE if from_start else run.progress
         if answer := self._end_as_requested(now, run, "retry"):
             return answer
         answer = self._remember_answer(run, "retry", "ok")
         self._clear_owner(run)
+        if from_start:
+            run.checkpoint, run.schema, run.rewoken = None, run.asked, -1
         self._rescore(run, now + delay)
         self._requeue(run, "retry", now + delay)
         return answer
@@ -791,6 +840,20 @@ class Model:
                 self._finish(now, run, "cancelled")
         return len(moved) + len(over), passed
 
+    def repair(self, now: int, id: str) -> None:
+        """Take a run from an owner that it must not have, or whose token can't be read, and put it where its status says."""
+        run = self.runs[id]
+        running = run.status == "running"
+        if run.token:
+            self._clear_owner(run)
+            self._raise_epoch(now, run)
+        if running and (run.cancel or run.kill):
+            self._finish(now, run, "cancelled" if run.cancel else "failed")
+        elif running:
+            self._requeue(run, "recover", None)
+        elif run.wait and (reasons := self._find_reasons(now, run, run.wait)):
+            self._wake(run, reasons)
+
     def trim(self, now: int) -> int:
         over = [run for run in self.runs.values() if run.listed is not None and run.listed <= now]
         for run in over:
@@ -811,6 +874,7 @@ class Model:
         """Reduce a run to a bare tombstone, which answers clients that repeat their enqueue."""
         run.bare, run.listed, run.checkpoint, run.effects = True, None, None, {}
         run.box.clear()
+        run.output.clear()
         run.kill = run.killed = ""
         run.note = b""
         if run.once and self.once.get(run.once[0], ("",))[0] == run.id:
@@ -872,6 +936,7 @@ class Model:
         assert not run.ended, "one ending per life"
         run.status, run.started, run.due, run.expires, run.wait = status, False, None, None, None
         run.endings += 1
+        run.output.finish(status)
         kept = KEPT[status] if run.retention is None else run.retention
         kept = max(kept, 60_000) if kept else 0
         run.bare, run.listed = not kept, now + kept if kept else None

@@ -191,8 +191,8 @@ class Store:
     def save(self, run: Claimed, saved: Delta) -> str:
         return self.do(attempt_plans.checkpoint(self.keys, run.id, run.token, saved, now=self.at))[0]
 
-    def complete(self, run: Claimed, result: bytes = b"result") -> str:
-        return self.do(attempt_plans.complete(self.keys, run.id, run.token, result, now=self.at))
+    def complete(self, run: Claimed, result: bytes = b"result", output: bytes = b"") -> str:
+        return self.do(attempt_plans.complete(self.keys, run.id, run.token, result, now=self.at, output=output))
 
     def fail(self, run: Claimed, error: bytes = b"error", last: bytes = b"") -> str:
         return self.do(attempt_plans.fail(self.keys, run.id, run.token, error, last, now=self.at))
@@ -213,6 +213,10 @@ class Store:
         return self.do(
             attempt_plans.release(self.keys, run.id, run.token, mode=mode, jitter=jitter, delta=last, now=self.at)
         )
+
+    def emit(self, run: Claimed, output: attempt_plans.Output) -> str:
+        (answer,) = self.do(attempt_plans.emit(self.keys.at, [(run.id, run.token, output)], now=self.at))
+        return answer
 
     def join_children(self, run: Claimed, base: str, count: int, **more: Any) -> tuple[str, int]:
         return self.do(attempt_plans.join_children(self.keys, run.id, run.token, base=base, count=count, **more))

@@ -73,6 +73,10 @@ class Runs(RuleBasedStateMachine):
         self.step(data, self.history.wait_and_signal)
 
     @rule(data=st.data())
+    def emit_and_look(self, data: st.DataObject) -> None:
+        self.step(data, self.history.emit_and_look)
+
+    @rule(data=st.data())
     def call_as_coordinator(self, data: st.DataObject) -> None:
         self.step(data, self.history.call_as_coordinator)
 
@@ -96,6 +100,7 @@ def test_long_history_matches_the_model(valkey_server: Server, seed: int) -> Non
             *[history.resend_an_earlier_call] * 3, history.move_the_clock, history.let_time_pass,
             *[history.call_as_producer] * 3, *[history.call_as_worker] * 4, *[history.call_as_owner] * 3,
             history.end_an_attempt, *[history.call_as_coordinator] * 2, *[history.wait_and_signal] * 5,
+            *[history.emit_and_look] * 5,
         ]  # fmt: skip
         history.start_some_runs(choose)
         for _ in range(200):

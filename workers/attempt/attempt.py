@@ -56,8 +56,8 @@ class Attempt(WaitingAttempt):
         lease: The lease under which the run was claimed.
         handler: The handler of the run's kind.
         threads: The threads in which plain functions run.
-        clock: Returns a time in seconds that never goes back.
-        observer: Is called when the attempt is lost, makes progress or is out of time.
+        clock: A function that returns the monotonic time in seconds.
+        observer: The object that is called when the attempt is lost, makes progress or is out of time.
         gate: The attempt starts when this future is done. None to start immediately.
     """
 
@@ -110,7 +110,7 @@ class Attempt(WaitingAttempt):
     # -- called by the handler's Run
 
     def emit(self, letter: bytes, data: bytes) -> int:
-        """Hand an event to the emitter, which sends it soon. Any thread may call this.
+        """Pass an event to the emitter, which sends it soon. Any thread may call this.
 
         Args:
             letter: e for an event, n for a note.
@@ -131,7 +131,8 @@ class Attempt(WaitingAttempt):
         with _outboxes:
             if self.outbox is None:
                 assert self.saver is not None
-                self.outbox = self.saver.outbox = Outbox(self.saver.emitted_before)
+                assert self.emitter is not None
+                self.outbox = self.saver.outbox = Outbox(self.saver.emitted_before, self.emitter.unsent)
                 if self.decided:
                     self.outbox.close()
             return self.outbox

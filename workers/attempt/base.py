@@ -48,7 +48,7 @@ class BaseAttempt(Lifecycle):
     # -- saves
 
     def offer(self, cut: Cut) -> None:
-        """Offer a cut to the saver, which saves it later. Any thread may call this."""
+        """Pass a cut to the saver, which saves it later. Any thread may call this."""
         if self.saver is None or self.decided:
             return
         if threading.get_ident() == self._thread:
@@ -89,6 +89,16 @@ class BaseAttempt(Lifecycle):
         if self.lease.in_doubt and (self.stopping is None or self.defers_drain(may_drain)):
             await self.unless_stopped(self.lease.wait_until_confirmed(), may_drain)
 
+    def may_call(self) -> bool:
+        """Return False if the lease is in doubt, or if a stop that is not a drain was requested. Any thread may call this.
+
+        A stop that the handler has got does not forbid calls of its clean-up, unless the run is lost.
+        """
+        stop = self.stopping
+        if stop is not None and (stop.why == "lost" or (stop.why != "drain" and not self.delivered)):
+            return False
+        return not self.lease.in_doubt
+
     # -- stops
 
     def request_stop(self, why: Why) -> bool:
@@ -114,7 +124,7 @@ class BaseAttempt(Lifecycle):
         self._stop_changed = asyncio.Event()
 
     def raise_any_stop(self) -> None:
-        """Raise the stop that was requested, even if it was raised before: a handler that was asked to stop must not wait."""
+        """Raise the requested stop, even if it was raised before: a handler that was asked to stop must not wait."""
         if self.stopping is not None:
             self.deliver_stop()
             raise self.stopping

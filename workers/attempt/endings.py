@@ -8,6 +8,7 @@ from typing import Any
 from coordinator.middleware import AttemptEnding, AttemptInfo
 from coordinator.model.names import parse_route
 from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, Suspend, TryAgain
+from coordinator.model.policies.budget import spending
 from coordinator.model.run import AttemptRecord
 from workers.attempt.attempt import Attempt
 from workers.metrics.worker_metrics import WorkerMetrics
@@ -26,7 +27,7 @@ _BY_ANSWER = {"fenced": "lost", "lost": "lost", "cancelled": "cancelled", "faile
 
 
 def outcome_word(outcome: Outcome, answer: str) -> str:
-    """Return what became of the attempt, as the word that `AttemptEnding.outcome` has.
+    """Return the outcome of the attempt as a word. See `AttemptEnding.outcome`.
 
     Args:
         outcome: The outcome that the worker recorded.
@@ -84,4 +85,5 @@ def tell_middleware(attempt: Attempt, outcome: Outcome, answer: str, now: float)
     info = attempt.info or attempt_info(attempt, {}, {})  # the spec of the run could not be read
     error = getattr(outcome, "error", None) or attempt.killed
     word = outcome_word(outcome, answer)
-    attempt.middleware.on_ending(AttemptEnding(info, word, max(0.0, now - attempt.began), error))
+    seconds = max(0.0, now - attempt.began)
+    attempt.middleware.on_ending(AttemptEnding(info, word, seconds, error, spending(attempt.spend)))

@@ -15,8 +15,9 @@ from coordinator.errors import TreeCancelled
 from coordinator.logs import about
 from coordinator.model.outcome import Ending, NotStarted, Outcome, Raised, Returned, classify
 from workers.attempt.attempt import Attempt
+from workers.attempt.failure import hide_own_frames
 from workers.attempt.kind_health import KindHealth
-from workers.attempt.loader import Loader
+from workers.attempt.loader import BadInputs, Loader
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.current_run import leave_run
 from workers.handlers.facts import Stopped
@@ -32,7 +33,7 @@ class Executor:
         clock: The time source.
         threads: The threads in which plain handlers run.
         loader: Prepares each attempt.
-        health: Learns which kinds have started.
+        health: Records which kinds have started.
         metrics: Measures how long the start of a handler takes; None to measure nothing.
     """
 
@@ -54,6 +55,8 @@ class Executor:
             await attempt.gate
         ending = await self._run(attempt)
         leave_run()
+        if isinstance(ending, Raised | NotStarted):
+            hide_own_frames(ending.error)
         if not attempt.decide():
             return None
         task = asyncio.current_task()
@@ -72,6 +75,8 @@ class Executor:
             await attempt.wait_until_confirmed()
         except Stopped as stop:
             return Raised(stop, stop=True)
+        except BadInputs as error:
+            return NotStarted(error.with_traceback(None))  # the message says everything; the frames are our own
         except Exception as error:  # noqa: BLE001  # whatever the error is, the handler was not reached
             return NotStarted(error)
         if attempt.stopping is not None:

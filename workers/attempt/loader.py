@@ -22,8 +22,9 @@ from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.views.ending import read_failure
 from workers.attempt.attempt import Attempt
 from workers.attempt.endings import attempt_info
-from workers.attempt.measuring import MeasuredSender, SteppedSender, measure_resumption, read_history
+from workers.attempt.measuring import SaveMeter, SteppedSender, measure_resumption, read_history
 from workers.attempt.output.emitter import Emitter
+from workers.attempt.save_batch import SaveBatch
 from workers.attempt.saver import Saver, Send
 from workers.attempt.waits.requests import Limits, Waiter
 from workers.handlers.async_run import AsyncRun
@@ -38,7 +39,7 @@ from workers.throttle import Throttle
 logger = logging.getLogger(__name__)
 
 LOST_EFFECTS = (
-    "the effects of the run are lost or damaged, so nobody knows which of them took place: find out, then revive the run with "
+    "the effects of the run are lost or damaged, so it is unknown which of them took place: find out, then revive the run with "
     "forget_effects=True (coordinator revive RUN --forget-effects), which calls all of them again"
 )
 
@@ -57,6 +58,7 @@ class Loader:
         resources: The resources that the registries opened, by kind.
         waiter: Sends the requests for the waits, children and enqueues of the attempts.
         emitter: Sends the events of the attempts.
+        saves: Sends the saves of the attempts.
         middleware: The middleware of the registries, by kind.
         metrics: Measures saves and resumptions; None to measure nothing.
     """
@@ -66,6 +68,7 @@ class Loader:
     resources: Mapping[str, Any]
     waiter: Waiter
     emitter: Emitter
+    saves: SaveBatch
     middleware: Mapping[str, MiddlewareChain] = field(default_factory=dict)
     metrics: WorkerMetrics | None = None
     limits: Limits | None = None
@@ -159,13 +162,16 @@ class Loader:
     def _make_saver(self, attempt: Attempt, draft: Draft, head: CheckpointHead) -> Saver:
         handler = attempt.handler
         send: Send = _Sender(self.wire, attempt)
-        if self.metrics is not None:
-            send = MeasuredSender(send, attempt, self.metrics)
         if attempt.around_step is not None:
             send = SteppedSender(send, attempt.around_step)
         saver = Saver(head, handler.schema, draft.cut(), Throttle(handler.throttle), self.clock, send)
+        if attempt.around_step is None:  # middleware surrounds each save, so each save needs a task
+            saver.use_batch(self.saves, attempt.lease.keys, attempt.id, attempt.token)
+        if self.metrics is not None:
+            saver.measure = SaveMeter(attempt, self.metrics)
         saver.on_fenced = attempt.lose
         saver.may_carry_events = lambda: _may_carry_events(attempt)
+        saver.has_unstored_spending = lambda: attempt.spend is not attempt.spend_stored
         saver.on_progress = lambda: attempt.observer.on_progress(attempt)
         return saver
 
@@ -203,11 +209,26 @@ class _RepeatedLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Sender:
-    """Send one save to the server, without repeating it. The saver repeats a failed save with the newest cut."""
+    """Send one save to the server, without repeating it. The saver repeats a failed save with the newest cut.
+
+    What the attempt has spent is stored before the save. A later attempt does not repeat work that is saved, so it would never
+    count what that work has cost.
+    """
 
     wire: AsyncWire
     attempt: Attempt
 
     async def __call__(self, delta: attempt_plans.Delta) -> tuple[str, int]:
-        plan = attempt_plans.checkpoint(self.attempt.lease.keys, self.attempt.id, self.attempt.token, delta)
+        attempt = self.attempt
+        if attempt.spend is not attempt.spend_stored and await self._store_spend() == "fenced":
+            return "fenced", 0
+        plan = attempt_plans.checkpoint(attempt.lease.keys, attempt.id, attempt.token, delta)
         return await drive_async(self.wire, plan, give_up=lambda: True)
+
+    async def _store_spend(self) -> str:
+        attempt, amount = self.attempt, self.attempt.spend
+        plan = attempt_plans.spend(attempt.lease.keys, attempt.id, attempt.token, amount)
+        word, _ = await drive_async(self.wire, plan, give_up=lambda: True)
+        if word == "ok":
+            attempt.spend_stored = amount
+        return word

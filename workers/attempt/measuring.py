@@ -1,4 +1,4 @@
-"""Measure the saves of attempts, and how much a lost worker cost their runs. Used only with metrics or middleware."""
+"""Measure the saves of attempts, and the time and work that runs lose with a lost worker. Used only with metrics or middleware."""
 
 from __future__ import annotations
 
@@ -20,29 +20,24 @@ ROUNDING = 0.002  # seconds: the server stores times in ms
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredSender:
-    """Send one save to the server, and measure it.
+class SaveMeter:
+    """Measure the saves of an attempt.
 
     Attributes:
-        send: Sends the save.
         attempt: The attempt.
         metrics: The metrics of the process.
     """
 
-    send: Send
     attempt: Attempt
     metrics: WorkerMetrics
 
-    async def __call__(self, delta: attempt_plans.Delta) -> tuple[str, int]:
-        """Send a save, and return the server's answer and the run's progress counter."""
-        attempt, kind = self.attempt, self.attempt.handler.kind
-        begun = attempt.clock()
-        answer = await self.send(delta)
+    def __call__(self, delta: attempt_plans.Delta, seconds: float, word: str) -> None:
+        """Measure a save: its changes, its seconds and the server's answer."""
+        kind = self.attempt.handler.kind
         size = len(delta.chunk) + len(delta.state or b"") + sum(len(output) for _, output in delta.phases)
-        self.metrics.saved(kind, attempt.clock() - begun, size)
-        if answer[0] == "fenced":
+        self.metrics.saved(kind, seconds, size)
+        if word == "fenced":
             self.metrics.fenced(kind)
-        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +72,7 @@ async def measure_resumption(wire: AsyncWire, metrics: WorkerMetrics, attempt: A
     """Measure how long a run had no worker after its worker was lost, and how much of its work is repeated.
 
     If the lost worker was given up because its lease expired, it was lost at its last heartbeat or later, and the time counts from
-    there. If its supervisor saw it end, the time counts from that moment. A server that does not answer is not asked again.
+    there. If its supervisor saw it end, the time counts from that moment. If the server does not answer, nothing is measured.
     """
     worker = attempt.claimed.prev.partition(" ")[0]
     plan = worker_plans.read_loss(attempt.lease.keys, attempt.id, worker)

@@ -55,7 +55,7 @@ class Recorder:
         clock: The time source.
         health: Counts the runs that could not be started.
         give_up: Returns True when the worker cannot wait for the server any longer.
-        on_refused: Is called with a kind if the code of this process probably can't start its runs.
+        on_refused: The function that is called with a kind if the code of this process probably can't start its runs.
         metrics: Counts the outcomes; None to count nothing.
     """
 
@@ -138,7 +138,8 @@ class Recorder:
     async def _save_messages(self, attempt: Attempt) -> None:
         """Save the transcript of a run that completes, so that `handle.messages()` can read all of it.
 
-        If they can't be saved, for example because the server's memory is full, the messages up to the last save are kept.
+        If the transcript can't be saved, for example because the server's memory is full, the messages up to the last save are
+        kept.
         """
         saver, draft = attempt.saver, attempt.draft
         if saver is None or draft is None:
@@ -156,7 +157,7 @@ class Recorder:
             logger.warning("last messages of run %s are not kept: %s", attempt.id, error)
 
     async def _check_output(self, attempt: Attempt) -> None:
-        """Drop the events that are not stored yet if a live process is of a version that does not know outputs.
+        """Drop the events that are not stored yet, if a live process runs an older version that does not know outputs.
 
         Raises:
             Unreachable: If the server has not answered when the worker cannot wait any longer.
@@ -298,8 +299,9 @@ class Recorder:
                 )
             case Reject(error):
                 self._count_rejected(attempt, error)
+                trace = error if error.__traceback__ is not None else None
                 logger.error(
-                    "run %s could not be started and is %s: %s", attempt.id, answer, first_line(error), exc_info=error
+                    "run %s could not be started and is %s: %s", attempt.id, answer, first_line(error), exc_info=trace
                 )
             case Release():
                 draining = attempt.stopping is not None and attempt.stopping.why == "drain"

@@ -3,11 +3,15 @@
 The saver sends one save at a time, and only the changes since the last one. The first cut is saved immediately. Inside the
 throttle's window the saver holds the newest cut and saves it when the window ends; only a successful save starts a new window.
 After a failure the saver tries again by itself. It runs on the worker's event loop.
+
+A saver of a worker sends its saves with those of the other attempts, see save_batch.py. It needs a task of its own only while
+it holds a cut, after a failure, and for a save that carries events.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,8 +21,10 @@ from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import encode
 from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable, Unreadable
 from coordinator.model.run import Note
+from coordinator.store.keys import Keys
 from coordinator.store.plans.attempts import Delta, Output
 from workers.attempt.output.outbox import Outbox
+from workers.attempt.save_batch import Item, SaveBatch
 from workers.handlers.checkpoint.bookkeeping import Bookkeeping
 from workers.handlers.checkpoint.draft import Cut
 from workers.handlers.checkpoint.messages import Messages, chunk
@@ -27,6 +33,7 @@ from workers.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 Send = Callable[[Delta], Awaitable[tuple[str, int]]]
+Measure = Callable[[Delta, float, str], None]
 LONGEST_BACK_OFF = 5.0
 
 
@@ -72,9 +79,12 @@ class Deltas:
         packed = cut.packed[base : cut.length]
         state = cut.state if whole or self._unsure or cut.state != self._state else None
         more = cut.more if (whole and cut.more) or self._unsure or cut.more != self._more else None
-        phases = tuple(cut.phases.items()) if whole else self._new_phases(cut)
-        drop = self._dropped_phases(cut)
-        self._sent_names.update(name for name, _ in phases)
+        phases: tuple[tuple[str, bytes], ...] = ()
+        drop: tuple[str, ...] = ()
+        if whole or self._sent_names or cut.phases is not self._saved_phases:  # usually a run has no phases
+            phases = tuple(cut.phases.items()) if whole else self._new_phases(cut)
+            drop = self._dropped_phases(cut)
+            self._sent_names.update(name for name, _ in phases)
         # Until the server answers, the sent state may be stored or not.
         self._unsure = True
         return Delta(
@@ -86,11 +96,15 @@ class Deltas:
         """Record that the server has stored the changes of a cut."""
         self._acked, self._base, self._generation = delta.seq, cut.length, delta.generation
         self._state, self._more, self._unsure = cut.state, cut.more, False
-        self._learn_names(cut)
+        if self._sent_names or cut.phases is not self._saved_phases:
+            self._learn_names(cut)
         self._peak = max(self._peak, cut.iteration)
 
     def _changes(self, cut: Cut) -> dict[str, bytes | None] | None:
-        """Return the phases that have changed since the last acknowledged save. Return None if only a comparison can tell."""
+        """Return the phases that have changed since the last acknowledged save.
+
+        Return None if this is not known without comparing all phases.
+        """
         phases = cut.phases
         # `isinstance` with an abstract base class is slow, and this is called three times for each saved turn.
         if type(phases) is PhaseSnapshot:
@@ -120,7 +134,7 @@ class Deltas:
         self._saved_phases, self._sent_names = cut.phases, set()
 
     def fallen_back(self) -> None:
-        """Make the next save carry the whole checkpoint as a new generation, because the server has lost acknowledged parts."""
+        """Make the next save send the whole checkpoint as a new generation, because the server has lost acknowledged parts."""
         self._acked = 0
         self._shift += 1
 
@@ -133,8 +147,45 @@ async def _yes() -> bool:
     return True
 
 
+def _no() -> bool:
+    return False
+
+
 async def _refuse_save(delta: Delta) -> tuple[str, int]:
     return "fenced", 0
+
+
+class SentSave:
+    """A save that a batch has sent.
+
+    The batch keeps it until the server has answered. A saver that is closed meanwhile lets it go, because the saver holds the
+    whole transcript.
+    """
+
+    __slots__ = ("begun", "cut", "delta", "item", "note", "number", "saver")
+
+    def __init__(self, saver: Saver, begun: float, number: int, cut: Cut, note: Note | None, delta: Delta) -> None:
+        self.saver: Saver | None = saver
+        self.begun, self.number, self.note = begun, number, note
+        self.cut: Cut | None = cut
+        self.delta: Delta | None = delta
+        self.item: Item = (saver.id, saver.token, delta.wire())
+
+    def answered(self, word: str, progress: int) -> None:
+        """Take the server's answer and the run's progress counter."""
+        saver, cut, delta = self.saver, self.cut, self.delta
+        if saver is not None and cut is not None and delta is not None:
+            saver.context.run(saver.batch_answered, self, cut, delta, word, progress)
+
+    def failed(self, error: Exception) -> None:
+        """Take the error that the server did not answer, or refused the whole request."""
+        if self.saver is not None:
+            self.saver.context.run(self.saver.batch_failed, error)
+
+    def let_go(self) -> None:
+        """Ignore the answer, and keep nothing of the run."""
+        self.saver = self.cut = self.delta = None
+        self.item = (self.item[0], "", b"")
 
 
 class Saver:
@@ -149,18 +200,33 @@ class Saver:
         send: Sends one save, and returns the server's answer and the run's progress counter.
 
     Attributes:
+        keys: The keys of the run's partition, for a saver that uses a batch.
+        id: The id of the run, for a saver that uses a batch.
+        token: The token of the run's owner, for a saver that uses a batch.
+        context: The context of the attempt, by which log lines name the run, for a saver that uses a batch.
+        measure: Measures a save, if it is set: its changes, its seconds and the server's answer.
         note: The newest note of the handler.
         note_saved: The note that the last successful save has stored.
         progress: The run's progress counter after the last save.
-        on_progress: Is called when the counter has grown.
-        on_fenced: Is called when the server refuses a save because the run belongs to another owner.
+        on_progress: The function that is called when the counter has grown.
+        on_fenced: The function that is called when the server refuses a save because the run belongs to another owner.
         may_carry_events: Returns False while a save must not carry events, because a live process does not know outputs.
+        has_unstored_spending: Returns True while the server does not have the total that the attempt has spent. The sender of a
+            single save stores the total first, so such a save is not sent with a batch.
         closed: Whether the saver is closed.
         offered: The number of cuts that were offered.
         emitted_before: The number of the last event that the checkpoint covered when the attempt began.
-        outbox: The events that the handler has emitted, if any. Each save carries those that the server may not have yet.
+        outbox: The events that the handler has emitted, if any. Each save carries the events that the server may not have yet.
         saved_at: When the newest saved cut was sent; None if this attempt has saved nothing yet.
     """
+
+    keys: Keys
+    context: contextvars.Context
+    id = token = ""
+    measure: Measure | None = None
+    _batch: SaveBatch | None = None
+    _in_batch = False  # whether the saver waits for the next batch, or for the answer to its save
+    _in_flight: SentSave | None = None
 
     def __init__(
         self, head: CheckpointHead, schema: int, start: Cut, throttle: Throttle, clock: Clock, send: Send
@@ -177,6 +243,7 @@ class Saver:
         self.on_progress: Callable[[], None] = _ignore
         self.on_fenced: Callable[[], None] = _ignore
         self.may_carry_events: Callable[[], Awaitable[bool]] = _yes
+        self.has_unstored_spending: Callable[[], bool] = _no
         self.closed = False
         self.emitted_before = start.emitted
         self.outbox: Outbox | None = None
@@ -187,14 +254,36 @@ class Saver:
         """Make the next save replace the whole stored checkpoint, because the stored one has another schema."""
         self._deltas.fallen_back()
 
+    def use_batch(self, batch: SaveBatch, keys: Keys, id: str, token: str) -> None:
+        """Send saves with those of other attempts. Call this in the task of the attempt.
+
+        Args:
+            batch: The batch of the process.
+            keys: The keys of the run's partition.
+            id: The id of the run.
+            token: The token of the run's owner.
+        """
+        self._batch, self.keys, self.id, self.token = batch, keys, id, token
+        self.context = contextvars.copy_context()
+
     # -- offering
 
     def offer(self, cut: Cut) -> None:
         """Save a cut when the throttle allows. A newer cut that is offered before then replaces this cut."""
         self._newest = cut
         self.offered += 1
-        if not self.closed and (self._pump is None or self._pump.done()):
-            self._pump = asyncio.get_running_loop().create_task(self._work())
+        if not self.closed and not self._in_batch and (self._pump is None or self._pump.done()):
+            self._begin()
+
+    def _begin(self) -> None:
+        """Save the newest cut: with the next batch if it may be saved now, and otherwise in a task."""
+        if self._may_use_batch() and (self._waiters or self._throttle.wait(self._clock.monotonic()) <= 0):
+            self._enter_batch()
+        else:
+            self._start_task()
+
+    def _start_task(self, failures: int = 0) -> None:
+        self._pump = asyncio.get_running_loop().create_task(self._work(failures))
 
     async def flush(self, cut: Cut) -> None:
         """Save a cut now, and return when it is saved.
@@ -207,35 +296,96 @@ class Saver:
             raise SaverClosed
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._hurry.set()
+        self._waiters.append((self.offered + 1, future))
+        if self._in_batch and self._in_flight is None and self._batch is not None:
+            self._batch.hurry()
         self.offer(cut)
-        self._waiters.append((self.offered, future))
         await future
 
-    # -- saving
+    # -- saving with the batch of the process
 
-    async def _work(self) -> None:
-        failures = 0
+    def _may_use_batch(self) -> bool:
+        """Return False if the next save needs a task, because something else may have to be stored before it."""
+        return self._batch is not None and self.outbox is None and not self.has_unstored_spending()
+
+    def _enter_batch(self) -> None:
+        assert self._batch is not None
+        self._in_batch = True
+        self._batch.add(self, at_once=bool(self._waiters))
+
+    def take_save(self) -> SentSave | None:
+        """Return the save of the newest cut, which the batch sends now. Return None if the saver was closed, or can't save it."""
+        if self.closed:
+            return None
+        if not self._may_use_batch():  # the handler has emitted its first event meanwhile
+            self._in_batch = False
+            self.context.run(self._start_task)
+            return None
+        begun, number, cut, note = self._clock.monotonic(), self.offered, self._newest, self.note
+        try:
+            # The codec of a user encodes the save, and may read the context of the attempt.
+            self._in_flight = self.context.run(SentSave, self, begun, number, cut, note, self._changes_in(cut))
+        except Exception as error:  # noqa: BLE001  # the other savers of the batch must not be disturbed
+            self.context.run(self.batch_failed, error)
+            return None
+        return self._in_flight
+
+    def batch_answered(self, sent: SentSave, cut: Cut, delta: Delta, word: str, progress: int) -> None:
+        """Take the server's answer to the save that was sent with a batch."""
+        self._in_batch, self._in_flight = False, None
+        if self.measure is not None:
+            self.measure(delta, self._clock.monotonic() - sent.begun, word)
+        self._take_answer(word, sent.number, progress, cut, sent.note, delta)
+        if self._conclude(word, sent.begun) and self._saved < self.offered and not self.closed:
+            self._begin()
+
+    def batch_failed(self, error: Exception) -> None:
+        """Repeat a save after a back-off, in a task."""
+        self._in_batch, self._in_flight = False, None
+        if not self.closed:
+            _log_failure(error)
+            self._start_task(failures=1)
+
+    # -- saving in a task
+
+    async def _work(self, failures: int = 0) -> None:
+        if failures:
+            await self._back_off(failures)
         while self._saved < self.offered and not self.closed:
             if not failures:
                 await self._pause(self._throttle.wait(self._clock.monotonic()))
+                if self._may_use_batch():
+                    self._pump = None
+                    self._enter_batch()
+                    return
             begun, number, cut = self._clock.monotonic(), self.offered, self._newest
             word = await self._save(number, cut)
-            if word == "ok":
-                failures = 0
-                self._throttle.saved(begun)
-                self.saved_at = begun
-            elif word == "fenced":
-                fenced = self.on_fenced
-                self.close()
-                fenced()
-            elif word == "gap":
-                self._deltas.fallen_back()
-            elif word != "failed":
-                self._fail_waiters(Unreadable(f"the server refused the checkpoint: {word}"))
-                return
-            else:
+            if word == "failed":
                 failures += 1
-                await self._clock.asleep(min(0.1 * 2 ** min(failures, 10), LONGEST_BACK_OFF))
+                await self._back_off(failures)
+            elif not self._conclude(word, begun):
+                return
+            elif word == "ok":
+                failures = 0
+
+    async def _back_off(self, failures: int) -> None:
+        await self._clock.asleep(min(0.1 * 2 ** min(failures, 10), LONGEST_BACK_OFF))
+
+    def _conclude(self, word: str, begun: float) -> bool:
+        """Act on the server's answer to a save that was sent at `begun`. Return False if no further save may follow by itself."""
+        if word == "ok":
+            self._throttle.saved(begun)
+            self.saved_at = begun
+        elif word == "fenced":
+            fenced = self.on_fenced
+            self.close()
+            fenced()
+        elif word == "gap":
+            self._deltas.fallen_back()
+        else:
+            self._fail_waiters(Unreadable(f"the server refused the checkpoint: {word}"))
+            return False
+        return True
 
     async def _pause(self, seconds: float) -> None:
         """Wait until the throttle's window ends, or until a flush needs an immediate save."""
@@ -247,28 +397,35 @@ class Saver:
                 return
 
     async def _save(self, number: int, cut: Cut) -> str:
-        note = self.note
-        self._sent += 1
-        changes = self._deltas.of(cut, packed_note(note) if note is not self.note_saved else b"")
+        note, begun = self.note, self._clock.monotonic()
+        changes = self._changes_in(cut)
         delta, output = self._add_output(changes, cut)
         try:
             if output is not None and not await self.may_carry_events():
                 delta, output = changes, None  # the events stay in the outbox
             word, progress = await self._send(delta)
         except CoordinatorError as error:
-            # The heartbeat logs an outage once. Each run need not log it again.
-            level = logging.DEBUG if isinstance(error, (Unreachable, Unconfirmed)) else logging.WARNING
-            logger.log(level, "checkpoint could not be saved and is retried: %s", error)
+            _log_failure(error)
             return "failed"
+        if self.measure is not None:
+            self.measure(delta, self._clock.monotonic() - begun, word)
+        if word == "ok" and output is not None and self.outbox is not None:
+            self.outbox.stored(output)
+        self._take_answer(word, number, progress, cut, note, delta)
+        return word
+
+    def _changes_in(self, cut: Cut) -> Delta:
+        """Return the changes in a cut, which are sent now."""
+        self._sent += 1
+        return self._deltas.of(cut, packed_note(self.note) if self.note is not self.note_saved else b"")
+
+    def _take_answer(self, word: str, number: int, progress: int, cut: Cut, note: Note | None, delta: Delta) -> None:
         if word == "ok":
             self._deltas.acknowledged(cut, delta)
-            if output is not None and self.outbox is not None:
-                self.outbox.stored(output)
             self.note_saved = note
             self._acknowledged(number, progress)
         elif word not in ("fenced", "gap"):
             logger.error("checkpoint refused by the server: %s", word)
-        return word
 
     def _add_output(self, delta: Delta, cut: Cut) -> tuple[Delta, Output | None]:
         """Return the changes of a cut together with the events that the server may not have yet, and these events.
@@ -282,10 +439,11 @@ class Saver:
 
     def _acknowledged(self, number: int, progress: int) -> None:
         self._saved = number
-        for wanted, future in self._waiters:
-            if wanted <= number and not future.done():
-                future.set_result(None)
-        self._waiters = [pair for pair in self._waiters if not pair[1].done()]
+        if self._waiters:
+            for wanted, future in self._waiters:
+                if wanted <= number and not future.done():
+                    future.set_result(None)
+            self._waiters = [pair for pair in self._waiters if not pair[1].done()]
         if not self._waiters:
             self._hurry.clear()
         if progress > self.progress:
@@ -311,6 +469,11 @@ class Saver:
         self._send = _refuse_save
         self.on_progress = self.on_fenced = _ignore
         self.may_carry_events = _yes
+        self.has_unstored_spending = _no
+        self.measure = None
+        if self._in_flight is not None:
+            self._in_flight.let_go()
+            self._in_flight = None
         if self._pump is not None and self._pump is not asyncio.current_task():
             self._pump.cancel()
         # A cancelled task keeps its frame, and the frame keeps this saver with the whole transcript.
@@ -323,10 +486,10 @@ class Saver:
 
     def forget_wait(self, field: str) -> None:
         """Drop a wait that timed out from the newest cut, so that a revived run waits again for as long as the handler says."""
-        more = Bookkeeping.parse(self._newest.more)
-        if more.deadlines.pop(field, None) is not None or field in self._newest.phases:
+        kept = Bookkeeping.parse(self._newest.more)
+        if kept.deadlines.pop(field, None) is not None or field in self._newest.phases:
             phases = {name: output for name, output in self._newest.phases.items() if name != field}
-            self._newest = self._newest._replace(more=more.pack(), phases=phases)
+            self._newest = self._newest._replace(more=kept.pack(), phases=phases)
             self.offered += 1
 
     @property
@@ -353,7 +516,10 @@ class Saver:
         return self._add_output(delta, self._newest)[0].wire()
 
     def whole_delta(self, unfinished: bytes = b"") -> bytes:
-        """Return the whole encoded checkpoint. Send it if the server answered `gap`: the server lacks the base of the changes."""
+        """Return the whole encoded checkpoint.
+
+        The recorder sends it if the server answered `gap`, which means that changes alone do not fit.
+        """
         self._deltas.fallen_back()
         return self._add_output(self._deltas.of(self._newest, b"", unfinished), self._newest)[0].wire()
 
@@ -364,6 +530,12 @@ class Saver:
         """
         packed = messages.packed[self._newest.length :] if messages.generation == self._newest.generation else []
         return chunk(packed) if packed else b""
+
+
+def _log_failure(error: Exception) -> None:
+    # The heartbeat logs an outage once. Each run need not log it again.
+    level = logging.DEBUG if isinstance(error, (Unreachable, Unconfirmed)) else logging.WARNING
+    logger.log(level, "checkpoint could not be saved and is retried: %s", error)
 
 
 def packed_note(note: Note | None) -> bytes:

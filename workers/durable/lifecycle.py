@@ -150,7 +150,7 @@ def finalise(
 ) -> Finish:
     """Delete or keep the record of a run that ends. Call this function in a `finally` block, so that it is called in every case.
 
-    An error of the store is logged and not raised, because its only effect is at most one needless recovery.
+    An error of the store is logged and not raised, because it leads to at most one needless recovery.
 
     Args:
         checkpointer: The run's checkpointer, or None if the run is not durable.
@@ -180,7 +180,7 @@ async def finalise_async(
 ) -> Finish:
     """Delete or keep the record of a run that ends, in an event loop. A cancellation of the task does not interrupt this.
 
-    The parameters and the returned value are the same as those of `finalise`.
+    For the parameters and the returned value see `finalise`.
     """
     how = finish(error, stopping=stopping)
     if checkpointer is not None:

@@ -21,7 +21,7 @@ from workers.handlers.base_run import BaseRun, R_co
 from workers.handlers.checkpoint.draft import RESULT_LIMIT, current_phase
 from workers.handlers.checkpoint.messages import kept
 from workers.handlers.operations.children import ChildOptions, Done
-from workers.handlers.operations.effects import NotDone, is_not_done
+from workers.handlers.operations.effects import NotDone, Postponed, is_not_done
 from workers.handlers.operations.enqueues import RunOptions
 from workers.handlers.operations.limits import AsyncLimit, Limit
 from workers.handlers.operations.parallel import ParallelPhases
@@ -152,7 +152,10 @@ class AsyncRun(BaseRun[R_co]):
         self._raise_stop()
 
     def _ask_for_grants(self, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait in a thread of the handler. The event loop can't wait for itself, so the budget asks when new work begins."""
+        """Wait for a request for grants, if this is a thread of the handler.
+
+        On the event loop, which must not block, only mark that the budget asks for grants when new work begins.
+        """
         if asyncio._get_running_loop() is None:
             self._wait_in_thread(ask())
         else:
@@ -234,18 +237,20 @@ class AsyncRun(BaseRun[R_co]):
                     return await effect.finish(found, self._may_drain)
             with self._parallel.running(f"effect:{name}", inner):
                 await effect.begin()
-                value = await _call(fn, args, kwargs, threads)
+                with self._step("once", name):
+                    while (value := await _call(effect.guard(fn), args, kwargs, threads)) is Postponed:
+                        await effect.begin()
             return await effect.finish(value, self._may_drain)
         finally:
             effect.leave()
 
     def limit(self, name: str, *, cost: int = 1) -> contextlib.AbstractAsyncContextManager[Limit]:
-        """Wait until a call to the outside may start under the limit of a name, which all processes share.
+        """Wait until an external call may start under the limit of a name, which all processes share.
 
         `async with run.limit("openai", cost=1200) as limit:` runs the block when 1,200 tokens and a place are free.
 
         The name needs a rate, which `coordinator rate set` or `client.set_rate` sets. While the call waits, the run keeps its
-        slot. A stop ends the wait at once; a drain that would make the next attempt repeat work of this turn ends it after two
+        slot. A stop ends the wait immediately; a drain that would make the next attempt repeat work of this turn ends it after two
         seconds. A call that was stopped before it started gives back what it had reserved. A call whose process dies has used
         its tokens, and its place is free when its worker is recovered. A limit is allowed inside phases, and in all tasks of
         the handler.
@@ -275,14 +280,14 @@ class AsyncRun(BaseRun[R_co]):
 
         While the run waits for longer than the handler's `linger`, it is suspended: the handler is stopped with `Stopped`, and is
         called again from its first line when a signal was sent. A signal that was sent before the run waits, or before it
-        started, is kept. A receive is a step like a phase: a later attempt gets the same signal at once. Every receive that has to
-        wait begins with a cut.
+        started, is kept. A receive is a step like a phase: a later attempt gets the same signal immediately. Every receive that has
+        to wait begins with a cut.
 
         Args:
             *topics: The topics to wait for. With several topics, the signal that was sent first is returned.
-            timeout: How long to wait, in seconds or as a timedelta. The time counts from the first look, and
-                continues while the run is suspended. None waits without a limit. 0 looks once without waiting, and is allowed
-                inside phases and other tasks too.
+            timeout: How long to wait, in seconds or as a timedelta. The time counts from the first check for signals, and continues
+                while the run is suspended. None waits without a limit. 0 checks once without waiting, and is allowed inside phases
+                and other tasks too.
             default: The value to return after the timeout instead of raising WaitTimeout.
 
         Returns:
@@ -308,12 +313,12 @@ class AsyncRun(BaseRun[R_co]):
 
         Args:
             seconds: How long to sleep, in seconds or as a timedelta, from 0 seconds to 100 years.
-            until: The end of the sleep, a datetime with a time zone. A time in the past ends the sleep at once.
+            until: The end of the sleep, a datetime with a time zone. A time in the past ends the sleep immediately.
 
         Raises:
             Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
             Refused: If `sleep` is called inside a phase, outside of the handler's own task, or while another wait is under way.
-            BadOption: If the time is not valid, or not exactly one of the two arguments is given.
+            BadOption: If the time is not valid, or if both arguments or none of them are given.
         """
         with self._step("sleep"):
             await self._waits.sleep(seconds, until)

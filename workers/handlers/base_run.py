@@ -61,7 +61,7 @@ class BaseRun(Generic[R_co]):
         self._made_budgets: Budgets | None = None
 
     def _step(self, what: str, name: str = "") -> contextlib.AbstractContextManager[object]:
-        """Return the context manager of middleware around a step. A backing of a test has none."""
+        """Return the context manager of middleware around a step. Runs in tests have no middleware."""
         make = getattr(self._backing, "around_step", None)
         return _NO_STEP if make is None else make(what, name)
 
@@ -106,7 +106,7 @@ class BaseRun(Generic[R_co]):
     def _begin_children(
         self, name: str, children: Sequence[Any], options: Mapping[str, Any], at_once: int | None
     ) -> Step:
-        """Begin a step with children. What they spend counts for this run."""
+        """Begin a step with children. The spending of the children counts for this run."""
         step = self._children.begin(name, children, options, at_once)
         if self._spends:
             self._budgets.expect_children()
@@ -115,10 +115,10 @@ class BaseRun(Generic[R_co]):
     def spend(
         self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0, **usage: Unpack[ModelUsage]
     ) -> None:
-        """Count what the run has spent. Call it where the money is spent, for example in the function of a phase.
+        """Add an amount to the spending of the run. Call it where the money is spent, for example in the function of a phase.
 
         The call only counts. If the budget of the run is spent, the handler is stopped where it begins new work: at the next turn
-        of `loop`, phase or effect. What a handler spends again after a crash counts again.
+        of `loop`, phase or effect. Amounts that a handler spends a second time after a crash are counted a second time.
 
         Args:
             usd: Dollars.
@@ -151,7 +151,7 @@ class BaseRun(Generic[R_co]):
             A context manager that gives a `Reservation`.
 
         Raises:
-            BudgetExceeded: If the amount is not left, whatever `then` of the budget says.
+            BudgetExceeded: If less than the amount is left, whatever `then` of the budget says.
             BadOption: If a number is not valid.
             Stopped: If a stop was requested while the server was asked. Let the exception propagate.
         """
@@ -163,7 +163,7 @@ class BaseRun(Generic[R_co]):
 
     @property
     def spent(self) -> Spending:
-        """Return what the run has spent in all its attempts, with its children of `gather` and `as_completed` that have ended."""
+        """Return the total that all attempts of the run have spent, including ended children of `gather` and `as_completed`."""
         return spending(self._budgets.total)
 
     @property
@@ -172,7 +172,7 @@ class BaseRun(Generic[R_co]):
         return self._budgets.left
 
     def effect_key(self, name: str) -> str:
-        """Return a key for another system that recognises a repeated call by it, for example as an `Idempotency-Key`.
+        """Return a key to send to another system, for example as `Idempotency-Key`, so that it can recognise a repeated call.
 
         The key is the same in all attempts and all lives of the run, and differs between names and between runs.
 
@@ -212,7 +212,7 @@ class BaseRun(Generic[R_co]):
 
     @property
     def token(self) -> str:
-        """The token of this attempt. Each new owner of the run gets a new token, so outside systems can refuse old tokens."""
+        """The token of this attempt. Each new owner of the run gets a new token, so external systems can refuse old tokens."""
         return self._facts.token
 
     @property
@@ -276,7 +276,7 @@ class BaseRun(Generic[R_co]):
         shown = str(text)[:NOTE_CHARACTERS].encode(errors="replace").decode()
         note = Note(shown, _number(done, "done"), _number(total, "total"))
         self._backing.set_note(note)
-        if self._draft.more.emitted:
+        if self._draft.bookkeeping.emitted:
             self._emit(b"n", encode([note.text, note.done, note.total], "note"))
 
     def emit(self, value: object) -> None:
@@ -299,8 +299,8 @@ class BaseRun(Generic[R_co]):
 
     def _emit(self, letter: bytes, data: bytes) -> None:
         number = self._backing.emit(letter, data)
-        more = self._draft.more
-        more.emitted = max(more.emitted, number)  # other threads of the handler may emit, too
+        bookkeeping = self._draft.bookkeeping
+        bookkeeping.emitted = max(bookkeeping.emitted, number)  # other threads of the handler may emit, too
 
     def checkpoint(self) -> None:
         """Offer messages, state, iteration and phases to be saved, and return immediately. This is a cut.

@@ -64,7 +64,7 @@ class Policy:
         deadline: How long a run may take. By default there is no limit.
         schema: The version of the checkpoint, 1 to 99. Increase it when the code cannot continue old checkpoints, and add a
             migration.
-        grace: How long the handler has for reaching a cut when the worker drains. None for the worker's own grace time.
+        grace: How long the handler may take to reach a cut when the worker drains. None for the worker's own grace time.
         throttle: The shortest time between two saves of a run, except for `flush` and the end of a phase, which are saved
             immediately.
         on_lost_lease: What happens while the worker cannot renew its lease: "wait" lets the handler continue until it has to
@@ -77,7 +77,7 @@ class Policy:
         budget: What a run may spend, over all its attempts and its children. None for no limit.
         at_once: How many runs of a group may be ready or running at the same time. Workers publish it when they join. An operator
             may set another limit. None for no limit.
-        rate: How many runs of a group may start in a time, as "10/min". Workers publish it when they join. None for no limit.
+        rate: How many runs of a group may start per unit of time: "10/min". Workers publish it when they join. None for no limit.
         burst: How many runs of a group may start at one moment, after a time without starts. None for what the rate allows in one
             second, but at least 1.
         group_by: The name of the input whose value is the group of a run, or a function that computes the group from the inputs.
@@ -131,7 +131,7 @@ class Policy:
 
 
 class Handler(Generic[P, T_co]):
-    """A function that performs the runs of a kind. `@runs.handler` creates it.
+    """A function that executes the runs of a kind. `@runs.handler` creates it.
 
     P are the inputs of the function, T is the type of its result. The handler can be called like its function, with a
     `workers.testing.Run` or `AsyncRun` as its run.
@@ -257,7 +257,7 @@ class Handler(Generic[P, T_co]):
         return self._topics[topic].from_plain(payload) if topic in self._topics else payload
 
     def _declare_topics_to(self, run: object) -> None:
-        if isinstance(run, BaseRun):  # a test may pass an object of its own
+        if isinstance(run, BaseRun):  # a test may have sent an object that is not plain data
             run._declare_topics(self.read_signal)
             run._declare_budget(self.budget)
 
@@ -299,7 +299,7 @@ class Handler(Generic[P, T_co]):
         return keep
 
     def schemas(self) -> tuple[int, ...]:
-        """Return the schemas of runs that the handler can perform.
+        """Return the schemas of runs that the handler can execute.
 
         They are 0 (a run without a checkpoint), the handler's own schema, and each older schema from which an unbroken chain
         of migrations leads to the handler's schema.

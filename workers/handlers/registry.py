@@ -92,7 +92,7 @@ class Registry(Generic[R]):
     def handler(
         self, function: Callable[..., Any] | None = None, /, kind: str | None = None, **options: Unpack[HandlerOptions]
     ) -> Any:
-        """Decorate the function that performs the runs of a kind.
+        """Decorate the function that executes the runs of a kind.
 
         Use it as `@runs.handler`, or with options as `@runs.handler(retry=Retry(limit=3))`. The first parameter of the function
         is the run: an AsyncRun for a coroutine function, a Run for a plain function. The other parameters are the inputs.

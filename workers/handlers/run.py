@@ -181,17 +181,19 @@ class Run(BaseRun[R_co]):
                 if not is_not_done(found):
                     return self._await(effect.finish(found, self._draft.resumes_without_repeating))  # type: ignore[no-any-return]
             self._await(effect.begin())
-            return self._await(effect.finish(fn(*args, **kwargs), self._draft.resumes_without_repeating))  # type: ignore[no-any-return]
+            with self._step("once", name):
+                value = fn(*args, **kwargs)
+            return self._await(effect.finish(value, self._draft.resumes_without_repeating))  # type: ignore[no-any-return]
         finally:
             effect.leave()
 
     def limit(self, name: str, *, cost: int = 1) -> contextlib.AbstractContextManager[Limit]:
-        """Wait until a call to the outside may start under the limit of a name, which all processes share.
+        """Wait until an external call may start under the limit of a name, which all processes share.
 
         `with run.limit("openai", cost=1200) as limit:` runs the block when 1,200 tokens and a place are free.
 
         The name needs a rate, which `coordinator rate set` or `client.set_rate` sets. While the call waits, the run keeps its
-        slot. A stop ends the wait at once; a drain that would make the next attempt repeat work of this turn ends it after two
+        slot. A stop ends the wait immediately; a drain that would make the next attempt repeat work of this turn ends it after two
         seconds. A call that was stopped before it started gives back what it had reserved. A call whose process dies has used
         its tokens, and its place is free when its worker is recovered. A limit is allowed inside phases, too.
 
@@ -220,14 +222,14 @@ class Run(BaseRun[R_co]):
 
         While the run waits for longer than the handler's `linger`, it is suspended: the handler is stopped with `Stopped`, and is
         called again from its first line when a signal was sent. A signal that was sent before the run waits, or before it
-        started, is kept. A receive is a step like a phase: a later attempt gets the same signal at once. Every receive that has to
-        wait begins with a cut.
+        started, is kept. A receive is a step like a phase: a later attempt gets the same signal immediately. Every receive that has
+        to wait begins with a cut.
 
         Args:
             *topics: The topics to wait for. With several topics, the signal that was sent first is returned.
-            timeout: How long to wait, in seconds or as a timedelta. The time counts from the first look, and
-                continues while the run is suspended. None waits without a limit. 0 looks once without waiting, and is allowed
-                inside phases too.
+            timeout: How long to wait, in seconds or as a timedelta. The time counts from the first check for signals, and continues
+                while the run is suspended. None waits without a limit. 0 checks once without waiting, and is allowed inside phases
+                too.
             default: The value to return after the timeout instead of raising WaitTimeout.
 
         Returns:
@@ -253,12 +255,12 @@ class Run(BaseRun[R_co]):
 
         Args:
             seconds: How long to sleep, in seconds or as a timedelta, from 0 seconds to 100 years.
-            until: The end of the sleep, a datetime with a time zone. A time in the past ends the sleep at once.
+            until: The end of the sleep, a datetime with a time zone. A time in the past ends the sleep immediately.
 
         Raises:
             Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
             Refused: If `sleep` is called inside a phase, outside of the handler's own thread, or while another wait is under way.
-            BadOption: If the time is not valid, or not exactly one of the two arguments is given.
+            BadOption: If the time is not valid, or if both arguments or none of them are given.
         """
         with self._step("sleep"):
             self._await(self._waits.sleep(seconds, until))

@@ -1,1 +1,1 @@
-"""Adapters that make agents of other frameworks durable; each is imported only when used."""
+"""Adapters that make agents of other frameworks durable. Each adapter is imported only when it is used."""

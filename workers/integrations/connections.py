@@ -34,10 +34,10 @@ class Connections:
         self._checked = settings.address.scheme == "memory"
 
     def keys(self, place: str) -> Keys:
-        """Return keys in a hash slot of their own, outside of the partitions.
+        """Return keys that have a hash slot of their own and belong to no partition.
 
         Args:
-            place: The name of the slot, which must not be a number.
+            place: The name in the hash tag of the keys. It must not be a number, because numbers name partitions.
         """
         keys = Keys(self.settings.namespace, 0)
         keys.at = Tag(f"{{{self.settings.namespace}:{place}}}", self._replicas)
@@ -77,7 +77,7 @@ class Connections:
             wire.close()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop, and those of the threads."""
+        """Close the connections of this event loop and of the threads."""
         wire = self._own.loops.pop(asyncio.get_running_loop(), None)
         if wire is not None:
             await wire.close()

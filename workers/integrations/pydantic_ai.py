@@ -6,7 +6,7 @@
     async def research(run: AsyncRun, question: str) -> str:
         return (await agent.run(question)).output
 
-Outside of a handler the agent behaves as without the capability. The extra `pydantic-ai` installs the framework.
+Outside of a handler the capability has no effect. The extra `pydantic-ai` installs the framework.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
         event_stream_handler: Gets the events of the model and of the tools. A resumed run does not repeat the events of saved
             operations.
         name: The name of the agent in the names of the phases. By default the agent's own name.
-        emit_events: True to emit the events of the model's stream, and the begin and the end of each tool call, with `run.emit`.
-            The model must be able to stream.
+        emit_events: True to emit the events of the model's stream, and the beginning and the end of each tool call, with
+            `run.emit`. The model must be able to stream.
         receive_deferred: True to wait for deferred tool calls with `run.receive`: for the approval of a call on the topic
             `approval.<tool call id>`, and for the result of an external call on the topic `result.<tool call id>`. False to return
             `DeferredToolRequests` as the output of the agent. By default True, unless the agent's `output_type` names
@@ -224,7 +224,7 @@ class _PhaseBackend(JournalCallableOperationBackend[None]):
     Args:
         agent: The name of the agent.
         model: The id of the agent's default model, if it has one.
-        emits: Whether the begin and the end of tool calls are emitted as events.
+        emits: Whether the beginning and the end of tool calls are emitted as events.
     """
 
     def __init__(self, agent: str, model: str | None, emits: bool) -> None:

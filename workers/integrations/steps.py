@@ -1,4 +1,4 @@
-"""Phases for the operations of an agent framework: a name for each operation that a resumed run finds again."""
+"""Run the operations of an agent framework as phases. Each operation gets a name that is the same in every attempt of the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_NAME = 200
 
 
 class _Numbers:
-    """The numbers of operations of one name. A number that a failed operation gives back is used again, the smallest first."""
+    """The numbers of the operations that have the same name. The number of a failed operation is used again, the smallest first."""
 
     def __init__(self) -> None:
         self._next, self._returned = 0, list[int]()
@@ -112,7 +112,7 @@ def emit_event(run: AsyncRun[Any], event: dict[str, Any]) -> None:
 
 
 async def note_waits(run: AsyncRun[Any], waits: Iterable[str]) -> None:
-    """Note for what a run waits. This is a phase, so that a resumed run does not repeat the note in its output.
+    """Write a note that says which signals a run waits for. This is a phase, so that a resumed run does not repeat the note.
 
     Args:
         run: The run.
@@ -127,7 +127,7 @@ async def note_waits(run: AsyncRun[Any], waits: Iterable[str]) -> None:
 
 
 def remember_caller(run: AsyncRun[Any], agent_call: str) -> None:
-    """Remember whether the handler's own task makes a call of an agent. Only such an agent may wait for signals.
+    """Remember whether the handler's own task calls an agent. Only an agent that it calls may wait for signals.
 
     Args:
         run: The run.
@@ -147,8 +147,8 @@ async def receive(run: AsyncRun[Any], topic: str, agent_call: str) -> Signal:
         agent_call: The identifier of the call, as `remember_caller` got it.
 
     Raises:
-        Refused: If another task than the handler's own has called the agent. The other tasks of the handler would continue beside
-            the next attempt.
+        Refused: If another task than the handler's own has called the agent. The other tasks of the handler would continue while
+            the next attempt runs.
     """
     token = in_awaited_task.set(agent_call in _counts_of(run).awaited)
     try:

@@ -57,7 +57,7 @@ class HeldRuns(Protocol):
         """Return the runs of the lease's partition that are over for the worker but whose handlers do not stop."""
 
     def limited(self, lease: Lease) -> Mapping[str, str]:
-        """Return the runs whose calls wait for a rate, with its name and the time since when, as `name:since`."""
+        """Return the runs whose calls wait for a rate, with the name of the rate and the beginning of the wait: `name:since`."""
         ...
 
     def loading(self, lease: Lease) -> Mapping[str, int]:

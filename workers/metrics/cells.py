@@ -52,7 +52,7 @@ class Series:
 
 
 def lay_out(wanted: Sequence[tuple[Metric, tuple[str, ...]]], start: int = 0) -> list[Series]:
-    """Return the series with their positions, one after the other."""
+    """Assign consecutive cells to the wanted series, beginning with cell `start`, and return the series with their positions."""
     found, at = list[Series](), start
     for metric, labels in wanted:
         found.append(Series(metric, labels, at))

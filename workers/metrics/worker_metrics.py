@@ -13,12 +13,11 @@ from typing import Protocol
 from coordinator.clock import Clock
 from coordinator.metrics import catalog
 from coordinator.metrics.catalog import LONG, OUTCOMES, SHORT
+from coordinator.model.slots import SlotUse
 from workers.metrics.cells import Cells
 
 PRIORITY_STEP = 1 << 43  # see Counters.score
-LARGE_CLAIM = (
-    8  # of a claim with at least this number of runs, only some runs are measured, and count for the others too
-)
+LARGE_CLAIM = 8  # of a claim with at least this number of runs, only some are measured, and their values count for all
 MEASURED = 4  # the number of runs of such a claim whose time in the queue is measured
 ONE_IN = 8  # of the attempts of such claims that are shorter than SHORT_ATTEMPT, one in this number is measured
 SHORT_ATTEMPT = 0.1  # seconds
@@ -29,7 +28,7 @@ _PER_KIND = (
         (metric, ())
         for metric in (
             catalog.ATTEMPT_SECONDS, catalog.QUEUED, catalog.PICKUP, catalog.RESUME, catalog.REDONE, catalog.STRIKES,
-            catalog.FENCED, catalog.SAVE_SECONDS, catalog.SAVED_BYTES, catalog.THROTTLED,
+            catalog.FENCED, catalog.SAVE_SECONDS, catalog.SAVED_BYTES, catalog.THROTTLED, catalog.LIMIT_WAIT,
         )
     ),
 )  # fmt: skip
@@ -37,7 +36,14 @@ _SINGLE = (
     *((catalog.CLAIMS, (answer,)) for answer in ("runs", "empty")),
     *(
         (metric, ())
-        for metric in (catalog.ROUND_TRIP, catalog.SLOTS, catalog.SLOTS_BUSY, catalog.MEMORY, catalog.AT_RISK)
+        for metric in (
+            catalog.ROUND_TRIP,
+            catalog.SLOTS,
+            catalog.SLOTS_BUSY,
+            catalog.FINISHING,
+            catalog.MEMORY,
+            catalog.AT_RISK,
+        )
     ),
 )
 
@@ -94,7 +100,7 @@ class EndedAttempt(Protocol):
 
     @property
     def began(self) -> float:
-        """Return when the worker had the answer to its claim, as monotonic time."""
+        """The monotonic time at which the worker received the answer to its claim."""
         ...
 
     @property
@@ -172,7 +178,9 @@ class WorkerMetrics:
             self._count(kind, catalog.THROTTLED, saver.skipped)
 
     def claimed(self, runs: Sequence[tuple[ClaimedRun, KindOfRun]], now: float) -> None:
-        """Count a claim, and measure how long its new runs were queued. Of a large claim, about four runs are measured for all.
+        """Count a claim, and measure how long its new runs were queued.
+
+        Of a large claim, about four runs are measured, and their values count for all its runs.
 
         Args:
             runs: The runs that the claim brought, with their handlers. The server orders them by the time that they waited.
@@ -222,15 +230,20 @@ class WorkerMetrics:
         """Count a write that the server refused because the run belongs to another worker."""
         self._count(kind, catalog.FENCED, 1.0)
 
+    def limit_waited(self, kind: str, seconds: float) -> None:
+        """Measure how long an external call waited for its limit."""
+        self._observe(kind, catalog.LIMIT_WAIT, LONG, seconds)
+
     def heartbeat_answered(self, seconds: float) -> None:
         """Measure a round trip to the server. The heartbeat's thread calls this, and no other thread writes these cells."""
         self._values[self._round_trip + bisect_left(SHORT, seconds)] += 1.0
         self._values[self._round_trip + len(SHORT) + 1] += seconds
 
-    def set_gauges(self, *, slots: int, busy: int, memory: int, at_risk: float) -> None:
+    def set_gauges(self, *, use: SlotUse, memory: int, at_risk: float) -> None:
         """Set the gauges of the process."""
         for metric, value in (
-            (catalog.SLOTS, slots), (catalog.SLOTS_BUSY, busy), (catalog.MEMORY, memory), (catalog.AT_RISK, at_risk),
+            (catalog.SLOTS, use.slots), (catalog.SLOTS_BUSY, use.busy), (catalog.FINISHING, use.finishing),
+            (catalog.MEMORY, memory), (catalog.AT_RISK, at_risk),
         ):  # fmt: skip
             self._values[self.cells.at(metric)] = value
 

@@ -13,7 +13,7 @@ MOST_STUCK = 20  # runs that are named in status displays for each partition of 
 
 
 class AttemptTable:
-    """The attempts whose runs this process holds: attempts whose handler runs, or whose outcome is being recorded.
+    """The attempts whose runs this process holds: the handler of the attempt is running, or its outcome is being recorded.
 
     Attributes:
         attempts: The attempts by run id and token. The token alone is not enough: runs of one claim may share it.
@@ -28,6 +28,7 @@ class AttemptTable:
         self.ended = 0
         self._by_id: dict[str, Attempt] = {}
         self._stuck: dict[tuple[str, str], Attempt] = {}
+        self._stopping: dict[Lease, int] = {}  # how many attempts stop when their lease is in doubt
 
     def __len__(self) -> int:
         return len(self.attempts)
@@ -41,7 +42,7 @@ class AttemptTable:
         return self._by_id.get(id)
 
     def of(self, lease: Lease) -> list[Attempt]:
-        """Return the attempts whose runs were claimed under a lease."""
+        """Return the attempts whose runs were claimed under this lease."""
         return [attempt for attempt in self.all() if attempt.lease is lease]
 
     def held(self, lease: Lease) -> list[tuple[str, str]]:
@@ -53,7 +54,7 @@ class AttemptTable:
         return [attempt.key for attempt in self.of(lease)]
 
     def stuck(self, lease: Lease) -> list[str]:
-        """Return the ids of the runs in the lease's partition that are over here, but whose handlers do not stop.
+        """Return the ids of the runs in the lease's partition that are over for this process, but whose handlers do not stop.
 
         The lease of such a run may be gone. The heartbeat calls this from its own thread, so it works on a copy.
         """
@@ -78,6 +79,13 @@ class AttemptTable:
         found = ((one.id, list(one.limited.values())) for one in self.of(lease) if one.limited)
         return dict(islice(((id, waits[0]) for id, waits in found if waits), MOST_LOADING))
 
+    def stopping_leases(self) -> list[Lease]:
+        """Return the leases under which there are attempts that stop when their lease is in doubt.
+
+        There are few leases and thousands of attempts, so a frequent check looks at the leases first.
+        """
+        return list(self._stopping)
+
     def mark_stuck(self, attempt: Attempt) -> None:
         """Keep an attempt for status displays until its handler stops."""
         if attempt.task is not None and not attempt.task.done():
@@ -88,6 +96,8 @@ class AttemptTable:
         """Add an attempt to the table."""
         self.attempts[attempt.key] = attempt
         self._by_id[attempt.id] = attempt
+        if attempt.handler.on_lost_lease == "stop":
+            self._stopping[attempt.lease] = self._stopping.get(attempt.lease, 0) + 1
         self.empty.clear()
 
     def remove(self, attempt: Attempt) -> bool:
@@ -96,6 +106,10 @@ class AttemptTable:
             return False
         if self._by_id.get(attempt.id) is attempt:
             del self._by_id[attempt.id]
+        if attempt.handler.on_lost_lease == "stop":
+            self._stopping[attempt.lease] -= 1
+            if not self._stopping[attempt.lease]:
+                del self._stopping[attempt.lease]
         if not self.attempts:
             self.empty.set()
         self.ended += 1

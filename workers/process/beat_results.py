@@ -32,7 +32,7 @@ class BeatResults:
         membership: The leases.
         shutdown: Is requested when the worker is asked to drain.
         tasks: Holds background tasks.
-        hint_limit: Lets a call that waits for a limit ask at once, by the number of its request.
+        hint_limit: Makes a call that waits for a limit ask the server immediately. Its argument is the number of the request.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class BeatResults:
                 self._tasks.spawn(self._membership.release(lease, id, token))
 
     async def _send_notes(self, lease: Lease) -> None:
-        """Send the handlers' notes that no save has brought to the server yet."""
+        """Send the handlers' notes that no save has sent to the server yet."""
         changed = [(a, a.note) for a in self._table.of(lease) if a.note is not a.note_sent]
         for attempt, note in changed:
             attempt.note_sent = note

@@ -201,7 +201,7 @@ class Membership:
                     return False
                 answered = await asyncio.gather(*(self.release(lease, *one, timeout=LEAVE_SECONDS) for one in owned))
                 refused.update(one for one, was in zip(owned, answered, strict=True) if was)
-            # A bell may have spent a token on this worker at the last moment, so the bells are rung again for other workers.
+            # This worker may have taken the token of a bell at the last moment, so the bells are rung again for other workers.
             await drive_async(self._wire, coordinator_plans.ring(lease.keys), timeout=LEAVE_SECONDS)
         except CoordinatorError as error:
             logger.warning("worker %s could not leave, and its lease has to expire: %s", lease.worker, error)

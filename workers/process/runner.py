@@ -116,7 +116,7 @@ class Runner:
         self._critic.progressed(attempt)
 
     def may_linger(self, attempt: Attempt) -> bool:
-        """Return whether a slot is free, so that a waiting handler takes none from another run.
+        """Return True if a slot is free, so that a waiting handler does not take a slot that another run could use.
 
         A run with a group does not linger, because another run of the group may wait for its place.
         """
@@ -130,8 +130,8 @@ class Runner:
 def open_later(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
     """Return a future that is done some turns of the event loop later.
 
-    The runs of a large claim wait for this future. So the next claim is sent before they start, and the server looks for more runs
-    while these are performed. Without the future, each of them would have its first turn before the next claim is sent.
+    The runs of a large claim wait for this future. So the next claim is sent before they start, and the server finds more runs
+    while these runs are executed. Without the future, each of them would have its first turn before the next claim is sent.
     """
     gate, turns = loop.create_future(), itertools.count(1)
 

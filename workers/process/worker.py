@@ -1,4 +1,4 @@
-"""A worker process: it joins, claims runs, performs them, renews its leases, and drains without losing a run."""
+"""A worker process: it joins, claims runs, executes them, renews its leases, and drains without losing a run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from coordinator.config import current_settings
 from coordinator.errors import Unconfirmed, Unreachable
 from coordinator.model.policies.budget import describe_budgets
 from coordinator.model.policies.groups import HandlerLimit, describe_limits
+from coordinator.model.slots import SlotUse
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
 from coordinator.store.transport.wire import AsyncWire, drive_async
@@ -25,6 +26,7 @@ from workers.attempt.kind_health import KindHealth
 from workers.attempt.loader import Loader
 from workers.attempt.output.emitter import Emitter
 from workers.attempt.recorder import Recorder
+from workers.attempt.save_batch import SaveBatch
 from workers.attempt.waits.limits import ServerLimits
 from workers.attempt.waits.waiter import ServerWaiter
 from workers.handlers.registry import Registry
@@ -56,7 +58,7 @@ class Worker:
         registry: The handlers.
         options: The settings.
         clock: The time source.
-        announce: Is called with the partition and the id of each worker that this process registers.
+        announce: The function that is called with the partition and the id of each worker that this process registers.
         ask_to_be_replaced: Asks a supervisor to replace this process, and names the run to blame. None without a supervisor.
 
     Attributes:
@@ -65,8 +67,10 @@ class Worker:
         has_left: Whether the server has removed the worker, so that it owns no run.
         left_to_recovery: The ids of runs that the worker could not release while it drained.
         moved_at: Returns when the last heartbeat was sent. The supervisor uses this time to notice a stuck worker.
-        on_refused: Is called with a kind of which this process could start no run, if its code is probably to blame.
-        on_stuck: Is called with the id of a run that this process no longer performs, but whose handler does not stop.
+        on_refused: The function that is called with a kind if this process could start no run of the kind, probably because of its
+            code.
+        on_stuck: The function that is called with the id of a run that this process no longer executes, but whose handler does not
+            stop.
     """
 
     def __init__(
@@ -124,8 +128,8 @@ class Worker:
             if attempt.performing:
                 saved = attempt.saver.saved_at if attempt.saver is not None else None
                 at_risk += now - (saved or attempt.began)
-        busy = min(self._slots.held, self._slots.size)
-        self.metrics.set_gauges(slots=self._slots.size, busy=busy, memory=resident_bytes(), at_risk=at_risk)
+        use = SlotUse.of(self._slots.held, self._slots.size)
+        self.metrics.set_gauges(use=use, memory=resident_bytes(), at_risk=at_risk)
 
     # -- start and stop
 
@@ -217,8 +221,10 @@ class Worker:
         recorder = Recorder(wire, clock, health, shutdown.out_of_time, self.on_refused, self.metrics)
         waiter = ServerWaiter(wire, clock, namespace)
         middleware = self.registry.middleware_by_kind()
-        limits = ServerLimits(wire, clock, namespace, waiter, lambda: self._membership.leases)
-        loader = Loader(wire, clock, resources, waiter, Emitter(wire, clock), middleware, self.metrics, limits)
+        limits = ServerLimits(wire, clock, namespace, waiter, lambda: self._membership.leases, self.metrics)
+        loader = Loader(
+            wire, clock, resources, waiter, Emitter(wire, clock), SaveBatch(wire), middleware, self.metrics, limits
+        )
         executor = Executor(clock, threads, loader, health, self.metrics)
         watchdog = LoopWatchdog(clock, options.lease, replace)
         self._heartbeat = heartbeat = Heartbeat(options.settings.address, clock, table, watchdog)

@@ -1,4 +1,4 @@
-"""Handle signals that other programs than the supervisor send to a worker process, and signals in processes that a handler forks.
+"""Handle signals to a worker process that do not come from the supervisor, and signals to processes that a handler forks.
 
 A worker process takes its commands from the lifeline. A signal alone does not drain it: a handler that ends a tool with
 `os.killpg` signals the worker process too, unless the tool has a process group of its own. systemd sends SIGTERM to the

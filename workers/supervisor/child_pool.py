@@ -69,7 +69,7 @@ class ChildPool:
             self._stop_child(child)
 
     def describe_wait(self) -> str:
-        """Return a sentence that says for which processes a stop without grace still waits, and for how long at most."""
+        """Return a sentence that names the processes that a stop without grace still waits for, and the longest wait."""
         pids = [str(child.pid) for child in self.children.values() if child.alive]
         if not pids:
             return "no worker process is left"
@@ -146,7 +146,10 @@ class ChildPool:
         return child
 
     async def dismiss_successor(self, slot: int, child: ChildProcess) -> None:
-        """End a successor that does not work. If it has taken over the slot already, keep it, as the slot has no other process."""
+        """End a successor that does not work.
+
+        If it has already taken over the slot, keep it, because the slot has no other process.
+        """
         if self._successors.get(slot) is not child:
             return
         del self._successors[slot]
@@ -276,7 +279,7 @@ class ChildPool:
         Args:
             partition: the partition of the worker.
             worker: the worker id.
-            blame: the only run that gets a strike, or `nobody`. If it is empty, each run without progress gets one.
+            blame: the only run that gets a strike; `nobody` if no run gets one; empty if each run without progress gets one.
             deadline: the end of the worker's lease, if only its silence says that it is gone: a worker that has renewed its
                 lease since keeps its runs.
         """

@@ -251,7 +251,7 @@ async def spawn(
 
 
 def _logging_options() -> dict[str, object]:
-    """Return the logging options of the worker processes. They are the same as those of the supervisor."""
+    """Return the logging options of the worker processes, which are the options of the supervisor."""
     root = logging.getLogger()
     formatters = [handler.formatter for handler in root.handlers]
     return {

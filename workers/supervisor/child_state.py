@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
-NOBODY = "nobody"  # what `abandon` takes as `blame` when no run gets a strike
+NOBODY = "nobody"  # the value of `blame` of `abandon` if no run gets a strike
 
 
 class ChildState(Enum):
@@ -24,7 +24,7 @@ class ChildState(Enum):
     LEFT = "left"  # it said that it holds no run any more
     UNFINISHED = "unfinished"  # it said that it drained, but may still hold runs
     KILLED = "killed"  # the supervisor killed it
-    DIED = "died"  # it ended without a last word: it crashed, was killed, or never began
+    DIED = "died"  # it ended without a last report: it crashed, was killed, or never began
 
 
 class ChildEvent(Enum):
@@ -49,7 +49,7 @@ TRANSITIONS: Mapping[ChildEvent, Mapping[ChildState, ChildState]] = MappingProxy
         _E.BECAME_READY: {_S.STARTING: _S.READY},
         _E.DRAIN_REQUESTED: {_S.STARTING: _S.DRAINING, _S.READY: _S.DRAINING},
         _E.HURRY_REQUESTED: {_S.STARTING: _S.HURRYING, _S.READY: _S.HURRYING, _S.DRAINING: _S.HURRYING},
-        # The last word of a process counts, also when it is read after the kill.
+        # The last report of a process counts, even if it is read after the kill.
         _E.SAID_LEFT: dict.fromkeys((*_RUNNING, _S.UNFINISHED, _S.KILLED), _S.LEFT),
         _E.SAID_UNFINISHED: dict.fromkeys((*_RUNNING, _S.KILLED), _S.UNFINISHED),
         _E.KILLED_AS_OVERDUE: dict.fromkeys(_RUNNING, _S.KILLED),
@@ -125,7 +125,10 @@ class ChildLifecycle:
 
     @property
     def blame(self) -> str:
-        """The only run that gets a strike for the end of the process; `nobody`; or empty if each of its runs gets one."""
+        """The only run that gets a strike for the end of the process.
+
+        The value is `nobody` if no run gets a strike, and empty if each run of the process gets one.
+        """
         match self.state:
             case ChildState.LEFT | ChildState.UNFINISHED:
                 return NOBODY

@@ -52,7 +52,9 @@ class DeadWorkers:
                 self._fresh += [(keys.partition, worker) for worker in gone if _patience(worker)]
                 await asyncio.gather(*(self._free(keys.partition, worker) for worker in silent))
         except CoordinatorError as error:
-            logger.warning("can't look for dead workers of this host, their runs wait for their leases: %s", error)
+            logger.warning(
+                "can't search for dead workers of this host, so their runs wait until their leases expire: %s", error
+            )
 
     async def free_fresh(self) -> None:
         """Wait for heartbeats of the remembered workers. Free the runs of the workers that send none."""

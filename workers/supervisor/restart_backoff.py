@@ -25,7 +25,8 @@ class RestartBackoff:
         """Record that a process ended. Return the seconds to wait before the next one starts.
 
         Args:
-            failed: whether the process ended as soon as it started (see `failed_to_start`). If not, the count starts at zero.
+            failed: whether the process ended as soon as it started (see `failed_to_start`). If not, the count of failed starts is
+                reset to zero.
         """
         self.failures = self.failures + 1 if failed else 0
         if self.failures <= FREE_RESTARTS:

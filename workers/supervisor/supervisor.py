@@ -27,7 +27,7 @@ from workers.supervisor.pool_roll import RollResult
 logger = logging.getLogger(__name__)
 SILENT_CONNECT_SECONDS = 1.0  # after this time the supervisor warns that the server does not answer
 CHECK_TIMEOUT = 2.0  # seconds that one of the background checks waits for the server
-COORDINATOR_CHECK_DELAY = 5.0  # the workers and a coordinator are often started together
+COORDINATOR_CHECK_DELAY = 5.0  # the first check waits, because workers and a coordinator are often started together
 
 
 class Supervisor:

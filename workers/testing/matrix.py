@@ -160,7 +160,10 @@ class _Trials:
         self.ways = (False, True) if first.waited else (False,)
 
     def undisturbed(self, late: bool) -> int:
-        """Return the number of cuts in a round without a fault. If `late` is True, play this round now, and compare its result."""
+        """Return the number of cuts in a round without a fault.
+
+        If `late` is True, execute this round now, and compare its result with the first round.
+        """
         if not late:
             return self.cuts
         played = self._make(True)
@@ -169,7 +172,7 @@ class _Trials:
         return played.cuts
 
     def disturbed(self, late: bool, fault: Fault, number: int, when: str) -> None:
-        """Play a round with a fault at a cut, and compare its result and its effects with the first round.
+        """Execute the run with a fault at a cut, and compare its result and its effects with the first round, which had no fault.
 
         Raises:
             AssertionError: The result or the effects differ.

@@ -1,4 +1,4 @@
-"""The backing of runs that live in memory: it saves their cuts, and crashes or stops them where a test wants it."""
+"""The backing of runs that live in memory: it saves their cuts, and crashes or stops them at the cuts that a test chooses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MemoryBacking:
         cuts: the saved cuts, oldest first.
         notes: the notes of the handler, oldest first.
         stopping: the stop that the handler gets at its next cut, if any.
-        delivered: whether the handler has got the stop.
+        delivered: whether the stop was raised in the handler.
         at_cut: called with the number of each saved cut.
         dead: whether the run has crashed.
         threads: not used; phases with plain functions run in the default executor.
@@ -138,8 +138,12 @@ class MemoryBacking:
         if self.dead:
             raise Crash
 
+    def may_call(self) -> bool:
+        """Return False if a stop that is not a drain was requested and not raised yet."""
+        return self.stopping is None or self.delivered or self.stopping.why == "drain"
+
     def check_wait(self, cut: Callable[[], Cut]) -> None:
-        """Raise the stop that was requested, even if the handler has got it before. Save a cut first if it has not.
+        """Raise the requested stop, even if it was raised in the handler before. If it was not, save a cut first.
 
         Raises:
             Crash: If the run has crashed before.
@@ -228,7 +232,7 @@ class MemoryBacking:
         return asyncio.get_running_loop()
 
     async def acquire(self, call: OpenCall, may_drain: Callable[[], bool] = lambda: True) -> None:
-        """Let a call to the outside start at once, and append it to the calls of the run.
+        """Let an external call start immediately, and append it to the calls of the run.
 
         Raises:
             Stopped: If a stop was requested.
@@ -240,13 +244,13 @@ class MemoryBacking:
         call.number = len(self.server.limited)
 
     def finish(self, call: OpenCall, cost: int | None) -> None:
-        """Record what a call to the outside has cost."""
+        """Record what an external call has cost."""
         self.server.limited[call.number - 1].is_open = False
         if cost is not None:
             self.server.limited[call.number - 1].cost = cost
 
     def back_off(self, call: OpenCall, seconds: float) -> None:
-        """Record that a call to the outside asked all others to wait."""
+        """Record that an external call asked all others to wait."""
         self.server.limited[call.number - 1].back_off = seconds
 
     def set_spend(self, amount: Amount) -> None:
@@ -279,5 +283,5 @@ def restore_draft(cut: Cut) -> Draft:
     """Return the draft with which the next attempt begins after this cut was saved."""
     items = [(data, decode(data, "message")) for data in cut.packed[: cut.length]]
     draft = Draft(Messages(items, cut.generation), decode(cut.state, "state") if cut.state else {}, cut.iteration)
-    draft.phases, draft.more = dict(cut.phases), Bookkeeping.parse(cut.more)
+    draft.phases, draft.bookkeeping = dict(cut.phases), Bookkeeping.parse(cut.more)
     return draft

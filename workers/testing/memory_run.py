@@ -141,7 +141,7 @@ class _MemoryRun(BaseRun[Any]):
 
     @property
     def limited(self) -> list[LimitedCall]:
-        """The calls under `run.limit` in all attempts, oldest first. In memory each call starts at once."""
+        """The calls under `run.limit` in all attempts, oldest first. In memory each call starts immediately."""
         return [*self._memory.server.limited]
 
     @property
@@ -216,7 +216,7 @@ def _run_without_loop(awaitable: Coroutine[Any, Any, T]) -> T:
         awaitable.send(None)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
-    raise AssertionError("a run in memory has to wait for something")
+    raise AssertionError("a run in memory can't wait for an event loop")
 
 
 class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):

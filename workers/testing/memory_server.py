@@ -41,7 +41,7 @@ class EnqueuedRun:
 
 @dataclass(slots=True)
 class LimitedCall:
-    """A call to the outside under `run.limit` in memory.
+    """A external call under `run.limit` in memory.
 
     Attributes:
         name: The name of the limit.
@@ -72,7 +72,7 @@ class MemoryServer:
         ids: Makes the ids of children.
         enqueued: The runs that the handler enqueued without waiting for them, by id.
         output: The values that the handler emitted, as a reader has them at the end.
-        limited: The calls to the outside under a limit, oldest first.
+        limited: The external calls under a limit, oldest first.
     """
 
     now_ms: int = field(default_factory=_start_ms)
@@ -133,7 +133,7 @@ class MemoryServer:
         return _datetime(self.now_ms)
 
     def send(self, topic: str, payload: Any = None, key: str | None = None) -> bool:
-        """Send a signal.
+        """Send a signal to the run.
 
         Args:
             topic: The topic.

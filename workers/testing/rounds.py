@@ -146,7 +146,7 @@ class Round:
             topics = list(condition.received)
             raise AssertionError(
                 f"the handler of {self._handler.kind!r} waits for a signal of topic {' or '.join(map(repr, topics))}, and "
-                f"nobody sends one: pass signals=[({topics[0]!r}, payload)], with one signal for each receive"
+                f"no signal is left: pass signals=[({topics[0]!r}, payload)], with one signal for each receive"
             )
         self._send(fitting[0] if fitting else 0)
         self.wakes += 1
@@ -158,7 +158,7 @@ class Round:
 
 
 class _Attempt:
-    """A call of the handler in a thread of its own, so that a test may play a round inside or outside of an event loop.
+    """A call of the handler in a thread of its own, so that a test may execute a round inside or outside of an event loop.
 
     The constructor calls the handler, and returns when the handler has ended or has fallen asleep.
 

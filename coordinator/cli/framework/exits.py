@@ -1,4 +1,4 @@
-"""End commands: exit codes, error messages on stderr, and the entry point that both programs share."""
+"""Exit codes, error messages on stderr, and the entry point of the programs `coordinator` and `workers`."""
 
 from __future__ import annotations
 

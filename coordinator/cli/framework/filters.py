@@ -54,7 +54,7 @@ class Filters:
         return [view for view in views if view.created.timestamp() >= now - seconds][:limit]
 
     def walk(self, status: Status) -> Walk:
-        """Return a walk through the ids of all matching runs with this status, without a limit."""
+        """Return a `Walk`, which finds the ids of all matching runs with this status, without a limit."""
         since = "" if self.since is None else ids_from(_clock.now() - parse_age(self.since))
         return Walk(
             status, self.kind and check_name(self.kind, "kind"), self.queue and check_name(self.queue, "queue"), since
@@ -79,7 +79,7 @@ class Filters:
         return find_stuck_runs(views, overview, _clock.now())[:limit]
 
     def _left_behind(self, client: Client, overview: Overview, known: set[str]) -> list[RunView]:
-        """Return the matching runs whose handlers do not stop although the runs are over for their worker."""
+        """Return the matching runs whose handlers do not stop, although their worker does not execute the runs any more."""
         found = []
         for run in sorted({run for worker in overview.workers for run in worker.stuck} - known):
             with contextlib.suppress(NotFound):  # its retention is over

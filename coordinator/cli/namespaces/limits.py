@@ -15,7 +15,7 @@ from coordinator.model.policies.groups import UNCHANGED, GroupLimit, Unchanged
 from coordinator.views.formatting import clean
 from coordinator.views.table import new_table
 
-app = new_subapp("Limit how many runs of a group are ready or running at once, and how many start in a time.")
+app = new_subapp("Limit how many runs of a group are ready or running at once, and how many start per unit of time.")
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the runs.")]
 Group = Annotated[str | None, typer.Option("--group", help="Only this group. Default: each group of the kind.")]
@@ -27,18 +27,22 @@ def set_limit(
     kind: Kind,
     at_once: Annotated[
         str | None,
-        typer.Option("--at-once", metavar="N", help="Runs of a group at once; 0 admits none, 'none' lifts the limit."),
+        typer.Option(
+            "--at-once", metavar="N", help="Runs of a group at once. 0 admits no run; 'none' removes the limit."
+        ),
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option("--rate", metavar="RATE", help="Starts of a group in a time, as 10/min; 'none' lifts the rate."),
+        typer.Option(
+            "--rate", metavar="RATE", help="Starts of a group per time, as in 10/min; 'none' removes the rate."
+        ),
     ] = None,
     burst: Annotated[
-        int | None, typer.Option("--burst", metavar="N", help="Starts at one moment. Default: those of a second.")
+        int | None, typer.Option("--burst", metavar="N", help="Starts at one moment. Default: the rate for one second.")
     ] = None,
     group: Group = None,
 ) -> None:
-    """Set the limits of a kind or of a group. They take effect within a second, and stop no run."""
+    """Set the limits of a kind or of a group. They take effect within a second. Running runs continue."""
     places = UNCHANGED if at_once is None else None if at_once == "none" else _parse(at_once)
     starts = UNCHANGED if rate is None else None if rate == "none" else rate
     with context.connect() as client:
@@ -51,7 +55,7 @@ def set_limit(
     said = [describe_limit(places)] if not isinstance(places, Unchanged) else []
     said += [describe_rate(starts, burst)] if not isinstance(starts, Unchanged) else []
     what, limits = describe_subject(kind, group), ", ".join(said)
-    text = f"{what}: {limits}" if changed else f"{what} had this limit before: {limits}"
+    text = f"{what}: {limits}" if changed else f"{what} already has this limit: {limits}"
     context.answer({"kind": kind, "group": group, **given, "changed": changed}, Text(clean(text)))
 
 
@@ -82,7 +86,7 @@ def list_limits(context: CommandContext) -> None:
 
 @command(app, name="remove")
 def remove_limit(context: CommandContext, kind: Kind, group: Group = None) -> None:
-    """Remove the limits that were set. The limit of the kind or of its handler counts again, if there is one."""
+    """Remove the limits that were set. From then on, the limit of the kind or of its handler applies, if there is one."""
     with context.connect() as client:
         changed = client.remove_limit(kind, group=group)
     what = describe_subject(kind, group)

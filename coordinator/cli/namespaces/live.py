@@ -27,7 +27,7 @@ from coordinator.model.run import ENDED
 from coordinator.printable import json_text
 from coordinator.views.json_data import to_json_data
 
-PAST_RUNS = 200  # newest runs of which the past is listed
+PAST_RUNS = 200  # the number of newest runs whose past events are listed
 
 
 def events(
@@ -39,7 +39,8 @@ def events(
 ) -> None:
     """Show changes of runs: when each was queued, started, requeued and ended.
 
-    Without --follow, the past of the newest runs is shown, as far as the server stores it. With --json, each event is one line.
+    Without --follow, the command shows the past events of the newest runs that the server still stores. With --json, each event is
+    one line.
     """
     wanted = parse_run_id(run) if run else None
     kind = kind and check_name(kind, "kind")
@@ -77,9 +78,9 @@ async def _events(context: CommandContext, follow: bool, kind: str | None, run: 
 
 
 async def _missed_ending(client: AsyncClient, run: str, since: float) -> list[RunEvent] | None:
-    """Return the events of a run that has ended, as far as they are newer than a time; None if the run has not ended.
+    """Return the events of an ended run that are newer than a given time; None if the run has not ended.
 
-    The run may have ended before the feed began, and then no event of it comes.
+    The run may have ended before the feed began. Then the feed reports no event of the run.
     """
     try:
         view = await client.handle(run).view()

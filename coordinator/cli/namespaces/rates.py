@@ -1,4 +1,4 @@
-"""The command `coordinator rate`: set, list and remove the rates of calls to the outside."""
+"""The command `coordinator rate`: set, list and remove the rates of external calls."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.text import Text
 from coordinator.cli.framework.context import CommandContext
 from coordinator.cli.framework.groups import new_subapp
 from coordinator.cli.framework.options import command
-from coordinator.model.policies.rates import decode_rate, encode_rate
-from coordinator.views.formatting import clean
+from coordinator.model.policies.rates import decode_rate, describe_rate, encode_rate
+from coordinator.views.formatting import clean, format_duration
 from coordinator.views.table import new_table
 
-app = new_subapp("Limit the calls that handlers make to the outside with run.limit.")
+app = new_subapp("Limit the external calls that handlers make with run.limit.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name that handlers give to run.limit.")]
 
@@ -27,33 +27,33 @@ def set_rate(
     rate: Annotated[
         str | None,
         typer.Option(
-            "--rate", metavar="N/UNIT", help="Tokens per time, as 90000/min. The units are s, min, h and day."
+            "--rate", metavar="N/UNIT", help="Tokens per time, as in 90000/min. The units are s, min, h and day."
         ),
     ] = None,
     burst: Annotated[
         int | None,
         typer.Option(
-            "--burst", help="Tokens at one moment; the highest cost of a call. Default: the rate of one second."
+            "--burst", help="Tokens at one moment, and the highest cost of a call. Default: the rate for one second."
         ),
     ] = None,
     at_once: Annotated[
-        int | None, typer.Option("--at-once", help="Calls under way at the same time; 0 lets no call start.")
+        int | None, typer.Option("--at-once", help="Calls under way at the same time. With 0, no call starts.")
     ] = None,
 ) -> None:
-    """Set the rate of a name. All processes share it. It takes effect at the next call."""
+    """Set the rate for a name that handlers give to run.limit. All processes share it. It takes effect at the next call."""
     with context.connect() as client:
         changed = client.set_rate(name, rate, burst=burst, at_once=at_once)
     stored = decode_rate(name, encode_rate(rate, burst, at_once))
     assert stored is not None
-    limit = describe_rate(stored.rate, stored.burst, stored.at_once)
-    text = f"rate {name}: {limit}" if changed else f"rate {name} was like this before: {limit}"
+    limit = describe_rate(stored)
+    text = f"rate {name}: {limit}" if changed else f"rate {name} is already set to this: {limit}"
     data = {"name": name, "rate": stored.rate, "burst": stored.burst, "at_once": stored.at_once, "changed": changed}
     context.answer(data, Text(clean(text)))
 
 
 @command(app, name="list")
 def list_rates(context: CommandContext) -> None:
-    """List the rates, with the numbers of calls that are under way and that wait."""
+    """List the rates, with the numbers of running and waiting calls, and the wait of a new call."""
     with context.connect() as client:
         rates = client.rates()
     if context.as_json:
@@ -62,7 +62,7 @@ def list_rates(context: CommandContext) -> None:
     if not rates:
         context.console.print(Text("no rates"))
         return
-    right = ("burst", "at once", "under way", "waiting")
+    right = ("burst", "at once", "under way", "waiting", "wait")
     table = new_table("name", "rate", *right, right=right)
     for rate in rates:
         table.add_row(
@@ -72,6 +72,7 @@ def list_rates(context: CommandContext) -> None:
             _number(rate.at_once),
             f"{rate.held:,}",
             f"{rate.waiting:,}",
+            format_duration(rate.wait) if rate.wait else "-",
         )
     context.console.print(table)
 
@@ -83,14 +84,6 @@ def remove_rate(context: CommandContext, name: Name) -> None:
         changed = client.remove_rate(name)
     text = f"rate {name} was removed" if changed else f"there is no rate {name}"
     context.answer({"name": name, "changed": changed}, Text(clean(text)))
-
-
-def describe_rate(rate: str | None, burst: int | None, at_once: int | None) -> str:
-    """Return a rate as a phrase for people."""
-    words = [] if rate is None else [rate, f"burst {burst:,}"]
-    if at_once is not None:
-        words.append("1 call at once" if at_once == 1 else f"{at_once:,} calls at once")
-    return ", ".join(words)
 
 
 def _number(number: int | None) -> str:

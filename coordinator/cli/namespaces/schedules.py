@@ -49,7 +49,7 @@ def set_schedule(
         ),
     ] = Overlap.SKIP,
     catch_up: Annotated[
-        CatchUp, typer.Option(help="Which of the fire times that were missed without a coordinator are made up for.")
+        CatchUp, typer.Option(help="Which fire times to catch up on if no coordinator was running.")
     ] = CatchUp.LATEST,
     queue: Annotated[str, typer.Option(help="Queue of the runs.")] = "default",
     priority: PriorityOption = 0,

@@ -146,7 +146,8 @@ def _print_ending(context: CommandContext, row: dict[str, Any], *, with_id: bool
 class _ProgressBar:
     """A progress bar on stderr; it is hidden with --json, or if stderr is not a terminal.
 
-    As a context manager it returns a function `advance`, whose iterator counts to the total and moves the bar with each step.
+    The context manager returns a function without parameters. Its iterator counts from 0 up to the total, and moves the bar after
+    each number.
     """
 
     def __init__(self, context: CommandContext, what: str, total: int) -> None:

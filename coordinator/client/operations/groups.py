@@ -1,4 +1,4 @@
-"""Set and list the limits of groups, and check that every process knows groups."""
+"""Set and list the limits of groups, and check that the version of every live process supports groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
 from coordinator.errors import BadOption, NotConfigured
-from coordinator.model.features import GROUPS
+from coordinator.model.features import GROUPS, STARTS
 from coordinator.model.names import name
 from coordinator.model.policies.groups import (
     KEEP,
@@ -24,7 +24,9 @@ from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.merge import Plan
 
-TRUSTED_SECONDS = 10.0  # seconds for which all processes of a partition count as knowing groups
+TRUSTED_SECONDS = (
+    10.0  # seconds after a check for which the client assumes that all processes of the partition know groups
+)
 
 
 def set_limit(
@@ -35,10 +37,11 @@ def set_limit(
     rate: str | Unchanged | None,
     burst: int | None,
 ) -> Plan[bool]:
-    """Set the limits of a kind or of a group. None stands for no limit. Return False if they were set before.
+    """Set the limits of a kind or of a group. None stands for no limit. Return False if the limits already had these values.
 
     Raises:
         BadOption: A limit or the group is not valid, or no limit is given.
+        NotConfigured: A rate is given while a process is alive whose version does not count starts.
     """
     if at_once is UNCHANGED and rate is UNCHANGED:
         raise BadOption("give at_once, a rate, or both")
@@ -46,7 +49,7 @@ def set_limit(
         raise BadOption("a burst needs a rate")
     places = KEEP if isinstance(at_once, Unchanged) else NO_LIMIT if at_once is None else str(check_at_once(at_once))
     starts = KEEP if isinstance(rate, Unchanged) else encode_starts(rate, burst)
-    return (yield from _change(namespace, kind, group, places, starts))
+    return (yield from _change(namespace, kind, group, places, starts, paced=starts not in (KEEP, NO_LIMIT)))
 
 
 def remove_limit(namespace: OpenNamespace, kind: str, group: str | None) -> Plan[bool]:
@@ -54,19 +57,26 @@ def remove_limit(namespace: OpenNamespace, kind: str, group: str | None) -> Plan
     return (yield from _change(namespace, kind, group, "", ""))
 
 
-def _change(namespace: OpenNamespace, kind: str, group: str | None, at_once: str, rate: str) -> Plan[bool]:
+def _change(
+    namespace: OpenNamespace, kind: str, group: str | None, at_once: str, rate: str, *, paced: bool = False
+) -> Plan[bool]:
     name(kind, "kind")
     if group is not None:
         check_group(group)
     space, operation = (yield from namespace.space()), new_mark()
-    changed = False
-    for keys in _partitions_of(space, group):
+    changed, partitions = False, _partitions_of(space, group)
+    if paced:
+        for keys in partitions:
+            old = yield from reading(worker_plans.find_process_without(keys, STARTS))
+            if old is not None:
+                raise NotConfigured(describe_uncounted_starts(old))
+    for keys in partitions:
         changed |= yield from group_plans.set_limit(keys, kind, group, at_once, operation, rate)
     return changed
 
 
 def _partitions_of(space: Namespace, group: str | None) -> list[Keys]:
-    """Return the keys of the partition of a group; of all partitions if the limit is for each group of a kind."""
+    """Return the keys of the group's partition, or of all partitions if the limit applies to each group of a kind."""
     return space.everywhere() if group is None else [space.keys(partition_for(group, space.partitions))]
 
 
@@ -84,7 +94,8 @@ def check_groups_known(namespace: OpenNamespace, space: Namespace, partitions: I
     """Check that every live worker and coordinator of these partitions knows groups.
 
     Raises:
-        NotConfigured: A process is of an older version. Its scripts would not free the places of runs.
+        NotConfigured: A process runs an older version. When its scripts end a run, they would not give the run's place in its group
+            to the next run.
     """
     now = namespace.clock.monotonic()
     for partition in set(partitions):
@@ -97,8 +108,16 @@ def check_groups_known(namespace: OpenNamespace, space: Namespace, partitions: I
 
 
 def describe_old_process(old: str) -> str:
-    """Return the sentence that refuses a group because of a process of an older version."""
+    """Return the error message for a group that is refused because a live process runs an older version."""
     return (
         f"no run with a group was enqueued: {old} was started with an older version that does not know groups; "
+        "restart that process with the new version"
+    )
+
+
+def describe_uncounted_starts(old: str) -> str:
+    """Return the sentence that refuses a rate of starts because of a process of an older version."""
+    return (
+        f"no rate of starts was set: {old} was started with an older version that does not count starts; "
         "restart that process with the new version"
     )

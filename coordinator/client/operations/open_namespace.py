@@ -1,4 +1,4 @@
-"""The namespace of a client. The first operation that needs its facts reads them."""
+"""The namespace of a client. The first operation that needs the facts of the namespace reads them from the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OpenNamespace:
         clock: The clock that run ids are made with.
         ids: The maker of run ids.
         facts: The facts of the namespace; None until an operation has read them.
-        trusted: By partition, the monotonic time until which all its processes count as knowing groups.
+        trusted: For each partition, the monotonic time until which the client assumes that all its processes know groups.
         middleware: The middleware of the client.
     """
 
@@ -62,7 +62,7 @@ class OpenNamespace:
     def follow_clock(self, server_now: float) -> None:
         """Make new ids by the server's clock, because the server refused ids that were made by the clock of this machine."""
         self._skew = server_now - self.clock.now()
-        self.ids = RunIds()  # the old one would not go back in time
+        self.ids = RunIds()  # the old maker of ids never makes an id with an earlier time
 
     def space(self) -> Plan[Namespace]:
         """Return the facts of the namespace. Check the server, and create the namespace, at first use.

@@ -1,4 +1,4 @@
-"""Set and list the rates of calls to the outside."""
+"""Set and list the rates of external calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinator.store.plans.merge import Plan
 def set_rate(
     namespace: OpenNamespace, name: str, rate: str | None, burst: int | None, at_once: int | None
 ) -> Plan[bool]:
-    """Set a rate. Return False if it was like this before."""
+    """Set a rate. Return False if the rate already had these values."""
     return (yield from _change(namespace, name, encode_rate(rate, burst, at_once)))
 
 
@@ -32,7 +32,4 @@ def _change(namespace: OpenNamespace, name: str, stored: str) -> Plan[bool]:
 def list_rates(namespace: OpenNamespace) -> Plan[tuple[RateLimit, ...]]:
     """Return all rates, sorted by name."""
     space = yield from namespace.space()
-    found: list[RateLimit] = []
-    for keys in space.everywhere():
-        found += yield from reading(rate_plans.read_rates(keys))
-    return tuple(sorted(found, key=lambda rate: rate.name))
+    return tuple((yield from reading(rate_plans.read_rates(space.everywhere()))))

@@ -24,7 +24,7 @@ def set_schedule(
     values: Mapping[str, Any] | None,
     options: Mapping[str, Any],
 ) -> Plan[None]:
-    """Create or replace a schedule. The arguments and errors are those of `Client.schedule`."""
+    """Create or replace a schedule. For the arguments and errors see `Client.schedule`."""
     new, generation = build_schedule(name, when, what, values, options), new_mark()
     space = yield from namespace.space()
     answer = yield from schedule_plans.replace(_keys_of(space, name), space.birth, new, generation)

@@ -33,7 +33,7 @@ class Inbox(Subscription):
         """Wait until the reader has something to do. Return False if the time is over."""
         while not self.is_ready():
             self._any.clear()
-            if self.is_ready():  # another thread has put something between the two lines above
+            if self.is_ready():  # another thread has put an entry into the inbox between the two lines above
                 return True
             if not self._any.wait(seconds):
                 return False

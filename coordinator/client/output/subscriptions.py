@@ -25,8 +25,8 @@ class Subscription:
 
     Attributes:
         behind: Whether the reader has fallen behind and must read the stored entries.
-        doubtful: Whether nothing came for a long time, so that the reader should ask for the status of the run.
-        silent_since: The time since which nothing came, as far as the feed knows; None until it looks for the next time.
+        doubtful: Whether the reader has received nothing for a long time and should ask for the status of the run.
+        silent_since: The time since which the reader has received nothing; None until the next call of `doubt_silent`.
     """
 
     def __init__(self, notify: Callable[[], None]) -> None:
@@ -117,11 +117,11 @@ class Subscriptions:
             return [self._bell, *self._cursors], [self._bell_cursor, *self._cursors.values()]
 
     def doubt_silent(self, now: float, seconds: float) -> None:
-        """Make readers doubt that have got nothing for a time, while others have got entries.
+        """Mark readers as doubtful that have received nothing for some time, while other readers have received entries.
 
         Args:
             now: The time of a clock that never goes back.
-            seconds: The time without an entry after which a reader doubts.
+            seconds: The time without an entry after which a reader becomes doubtful.
         """
         with self.lock:
             if now < self._next_look:
@@ -151,6 +151,6 @@ class Subscriptions:
 
 
 def _order(id: str) -> tuple[int, int]:
-    """Return the id of an entry as numbers, by which ids are compared."""
+    """Return the id of an entry as two numbers, so that ids can be compared."""
     first, _, second = id.partition("-")
     return int(first), int(second)

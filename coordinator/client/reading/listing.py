@@ -194,7 +194,7 @@ def waiting_routes(parts: Sequence[Keys]) -> Steps:
 
 
 def waiting_groups(parts: Sequence[Keys], most: int) -> Steps:
-    """Return up to `most` groups of each partition in whose lines runs wait: the keys of the partition, and "<kind>:<name>"."""
+    """Return up to `most` groups with runs in their lines, for each partition: the keys of the partition, and "<kind>:<name>"."""
     replies = yield [read(keys.at, "SRANDMEMBER", keys.groups(), most) for keys in parts]
     return [
         (keys, group)

@@ -9,9 +9,11 @@ from typing import Any
 from coordinator.client.reading.listing import MOST, waiting_groups, waiting_routes
 from coordinator.model.features import split_announced
 from coordinator.model.names import parse_route
+from coordinator.model.policies.rates import RateLimit
 from coordinator.model.run import ENDED, Status
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans.groups import find_limit, find_rate
+from coordinator.store.plans.rates import read_rates
 from coordinator.store.replies import pairs, require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
@@ -87,6 +89,7 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
     for index, (_, route) in enumerate(routes):
         queues[route] = queues.get(route, 0) + int(waiting[2 * index]) + int(waiting[2 * index + 1])
     groups: tuple[GroupView, ...] = yield from read_groups(parts)
+    rates: list[RateLimit] = yield from read_rates(parts)
     now = require_all((yield [read(parts[0].at, "TIME")]))[0]
     clock = int(now[0]) * 1000
     ended = sorted(ENDED)
@@ -121,11 +124,12 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
         workers=tuple(known),
         coordinators=_coordinators([row[3] for row in rows], clock),
         groups=groups,
+        rates=tuple(rates),
     )
 
 
 def read_groups(parts: Sequence[Keys]) -> Generator[list[Request], Any, tuple[GroupView, ...]]:
-    """Return the groups in whose lines runs wait, sorted by kind and name."""
+    """Return the groups with runs in their lines, sorted by kind and name."""
     listed: list[tuple[Keys, str]] = yield from waiting_groups(parts, MOST)
     if not listed:
         return ()

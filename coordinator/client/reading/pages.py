@@ -70,7 +70,7 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of runs. It may have fewer runs than asked for; it is the last one if it has no cursor."""
+    """A page of runs. A page may have fewer runs than the caller asked for. The last page has no cursor."""
 
     runs: Sequence[RunView]
     cursor: Cursor | None
@@ -82,7 +82,7 @@ class Pager:
 
     Attributes:
         filters: Their status, kind and queue, and the number of runs of a page.
-        takes: Whether a run is shown.
+        takes: Returns True if a run is shown.
     """
 
     filters: Listing

@@ -1,4 +1,4 @@
-"""Decide about which runs a waiting client asks the server, and when. This module does no I/O: callers pass in the time."""
+"""Decide when a waiting client asks the server for the status of a run. This module does no I/O: callers pass in the time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EndingTracker:
         self.open.pop(id, None)
 
     def hint(self, ids: Collection[str]) -> None:
-        """Mark these runs, so that `to_ask` returns them next time."""
+        """Record that these runs may have ended, so that the next call of `to_ask` returns them."""
         self._hinted.update(dict.fromkeys(ids))
 
     def left(self, now: float) -> float | None:

@@ -22,7 +22,7 @@ B = TypeVar("B", bound=_Box)
 
 
 class Mailboxes(Generic[B]):
-    """The mailboxes of the calls that wait, by the id of the run that they wait for."""
+    """A registry of mailboxes by run id. A call that waits for runs registers its mailbox, and gets the ids of ended runs in it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

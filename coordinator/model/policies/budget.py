@@ -28,6 +28,13 @@ class BudgetExceeded(CoordinatorError):
     """The run has spent its budget. No retry policy retries this error."""
 
 
+class UnknownPrice(CoordinatorError):
+    """The table of prices does not know the model. The tokens and requests of the call are counted, and its dollars are not.
+
+    No retry policy retries this error: a retry would pay for the call again, and would not know its price either.
+    """
+
+
 class Amount(NamedTuple):
     """An amount of money in micro-dollars, of tokens and of requests."""
 

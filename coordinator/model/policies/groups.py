@@ -38,14 +38,14 @@ class HandlerLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """A limit of how many runs of a group may be ready or running at the same time, and of how many may start in a time.
+    """A limit of how many runs of a group may be ready or running at the same time, and of how many may start per unit of time.
 
     Attributes:
         kind: The kind of the runs.
         group: The group; None if the limit is for each group of the kind that has no limit of its own.
         at_once: The limit; None for no limit.
         source: `operator` if a client or a command set one of the limits, `handler` if workers published them.
-        rate: How many runs of a group may start in a time, for example `10/min`; None for no limit.
+        rate: How many runs of a group may start per unit of time, for example `10/min`; None for no limit.
         burst: The number of runs that may start at one moment, after a time without starts; None without a rate.
     """
 

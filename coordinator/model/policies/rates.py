@@ -1,4 +1,4 @@
-"""Rates of calls to the outside: how many tokens per time, and how many calls at once, all processes together may use."""
+"""Rates of external calls: how many tokens per time, and how many calls at the same time, all processes together may use."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ _NONE = "-"  # the stored form of a limit that does not exist
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """A limit of calls to the outside, which all processes of the namespace share.
+    """A limit of external calls, which all processes of the namespace share.
 
     Attributes:
         name: The name that handlers give to `run.limit`.
-        rate: The rate, for example `90000/min`; None if only the number of calls at once is limited.
+        rate: The rate, for example `90000/min`; None if only the number of simultaneous calls is limited.
         burst: The number of tokens that may be used at one moment, after a time without calls; None without a rate.
         at_once: The number of calls that may be under way at the same time; None for no limit.
         held: The number of calls that are under way.
         waiting: The number of calls that wait.
+        wait: Seconds until a call that costs 1 and asks now may start, as far as the rate, the calls before it and a back-off
+            decide. How long it waits for one of `at_once` places is not known, and does not count.
     """
 
     name: str
@@ -46,6 +48,7 @@ class RateLimit:
     at_once: int | None
     held: int = 0
     waiting: int = 0
+    wait: float = 0.0
 
 
 def parse_rate(rate: str) -> tuple[int, int]:
@@ -90,6 +93,48 @@ def encode_rate(rate: str | None, burst: int | None, at_once: int | None) -> str
             raise BadOption("burst 0 would let no call start: give at least 1")
         parts = [str(amount), str(seconds * 1000), str(most)]
     return " ".join([*parts, _NONE if at_once is None else str(check_cost(at_once, "at_once"))])
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The stored bucket of a rate, whose level falls with time.
+
+    Attributes:
+        level: The tokens that were used and have not come back at the time `at`.
+        at: The time of the level, in ms.
+        resumes: The time in ms until which no call starts because of a back-off.
+        ahead: The cost of the calls that wait.
+    """
+
+    level: float = 0.0
+    at: float = 0.0
+    resumes: float = 0.0
+    ahead: float = 0.0
+
+
+def estimate_wait(stored: str, bucket: Bucket, now: float) -> float:
+    """Return the seconds until a call that costs 1 and asks now may start. See time_left in acquire.lua.
+
+    Args:
+        stored: The rate in its stored form.
+        bucket: The bucket of the rate.
+        now: The time in ms.
+    """
+    amount, per, burst = stored.split(" ")[:3]
+    left = max(0.0, bucket.resumes - now)
+    if amount != _NONE:
+        speed = int(amount) / int(per)
+        level = max(0.0, bucket.level - max(0.0, now - bucket.at) * speed)
+        left = max(left, (level + bucket.ahead + 1 - int(burst)) / speed)
+    return left / 1000
+
+
+def describe_rate(rate: RateLimit) -> str:
+    """Return a rate as a phrase for people."""
+    words = [] if rate.rate is None else [rate.rate, f"burst {rate.burst:,}"]
+    if rate.at_once is not None:
+        words.append("1 call at once" if rate.at_once == 1 else f"{rate.at_once:,} calls at once")
+    return ", ".join(words)
 
 
 def decode_rate(name: str, stored: str) -> RateLimit | None:

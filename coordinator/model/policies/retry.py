@@ -11,7 +11,7 @@ from tenacity.stop import StopBaseT
 from tenacity.wait import WaitBaseT, wait_exponential, wait_random
 
 from coordinator.errors import BadOption, CoordinatorError
-from coordinator.model.policies.budget import BudgetExceeded
+from coordinator.model.policies.budget import BudgetExceeded, UnknownPrice
 
 LONGEST = 365 * 86400.0
 DEFAULT_WAIT = wait_exponential(multiplier=1, max=299) + wait_random(0, 1)
@@ -52,6 +52,9 @@ class OutcomeUnknown(CoordinatorError):
         self.effect = effect
 
 
+NEVER_RETRIED = (OutcomeUnknown, BudgetExceeded, UnknownPrice)
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """The retry policy of a kind.
@@ -90,14 +93,14 @@ class Retry:
     def next_delay(self, failures: int, error: BaseException, age: float = 0.0) -> float | None:
         """Return the seconds until the next attempt, or None if the run is not retried.
 
-        OutcomeUnknown and BudgetExceeded are never retried, because each retry would raise them again.
+        OutcomeUnknown, BudgetExceeded and UnknownPrice are never retried, because each retry would raise them again.
 
         Args:
             failures: Failed attempts in a row, including this one.
             error: The error that the handler raised.
             age: Seconds since the run was created.
         """
-        if is_unknown(error) or _contains(error, BudgetExceeded):
+        if _contains(error, NEVER_RETRIED):
             return None
         later = asked_delay(error)
         if later is not None:
@@ -150,7 +153,7 @@ def is_unknown(error: BaseException) -> bool:
     return _contains(error, OutcomeUnknown)
 
 
-def _contains(error: BaseException, kind: type[BaseException]) -> bool:
+def _contains(error: BaseException, kind: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(_contains(one, kind) for one in error.exceptions)
     return isinstance(error, kind)

@@ -302,7 +302,7 @@ def firings(name: str, rules: Rules, state: ScheduleState, now: int) -> list[Fir
 
 
 def _missed(rules: Rules, first: int, since: int, until: int, punctual: bool) -> list[int]:
-    """Return the missed fire times for which runs are still created: the newest of `first` and of those after `since`."""
+    """Return the missed fire times for which runs are still created: the newest of `first` and the fire times after `since`."""
     if rules.catch_up is CatchUp.NONE or first >= until or (punctual and rules.catch_up is CatchUp.LATEST):
         return []
     most = MOST_MISSED if rules.catch_up is CatchUp.ALL else 1

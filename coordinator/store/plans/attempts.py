@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from coordinator.encoding.seal import sealed
@@ -53,21 +54,36 @@ class Delta:
 
     def wire(self) -> bytes:
         """Return the delta as netstrings, the form in which the scripts read it."""
-        phases = netstrings([part for name, output in self.phases for part in (name.encode(), sealed(output))])
-        numbers = (self.seq, self.acked, self.generation, self.base, self.count)
-        return netstrings(
-            [
-                *[b"%d" % number for number in numbers], sealed(self.chunk), b"%d" % self.iteration, b"%d" % self.schema,
-                b"same" if self.state is None else b"set", sealed(self.state or b""), phases,
-                netstrings([name.encode() for name in self.drop]), sealed(self.note), sealed(self.unfinished),
-                *(() if self.more is None else (self.more,)), *(() if self.output is None else (self.output,)),
-            ]
+        phases = [part for name, output in self.phases for part in (name.encode(), sealed(output))]
+        drop = [name.encode() for name in self.drop]
+        return b"".join(
+            (
+                _number(self.seq), _number(self.acked), _number(self.generation), _number(self.base), _number(self.count),
+                _netstring(sealed(self.chunk)), _number(self.iteration), _number(self.schema),
+                b"4:same0:" if self.state is None else b"3:set" + _netstring(sealed(self.state)),
+                _netstring(netstrings(phases)) if phases else _EMPTY, _netstring(netstrings(drop)) if drop else _EMPTY,
+                _netstring(sealed(self.note)) if self.note else _EMPTY,
+                _netstring(sealed(self.unfinished)) if self.unfinished else _EMPTY,
+                b"" if self.more is None else _netstring(self.more), b"" if self.output is None else _netstring(self.output),
+            )
         )  # fmt: skip
+
+
+_EMPTY = b"0:"
+
+
+def _netstring(part: bytes) -> bytes:
+    return b"%d:%b" % (len(part), part)
+
+
+@lru_cache(maxsize=4096)  # each save has seven numbers, most of them small
+def _number(number: int) -> bytes:
+    return _netstring(b"%d" % number)
 
 
 def netstrings(parts: Iterable[bytes]) -> bytes:
     """Return the parts one after the other, each as `<length>:<bytes>`."""
-    return b"".join([b"%d:%b" % (len(part), part) for part in parts])  # a list: this is called for each saved turn
+    return b"".join([b"%d:%b" % (len(part), part) for part in parts])  # a list is faster here than a generator
 
 
 def checkpoint(
@@ -81,6 +97,23 @@ def checkpoint(
     wire = delta if isinstance(delta, bytes) else delta.wire()
     reply = yield CHECKPOINT.each(keys.at, id, {"now": now}, id=id, token=token, delta=wire)
     return word(reply), int(reply[1]) if len(reply) > 1 else 0
+
+
+def checkpoints(
+    at: str, saves: Sequence[tuple[str, str, bytes]], now: str = ""
+) -> Generator[Request, Any, list[tuple[str, int]]]:
+    """Save checkpoints of several runs of one partition with one request.
+
+    Args:
+        at: The hash tag of the partition.
+        saves: The id of each run, its token and the encoded changes.
+        now: The time in ms, for namespaces with the test clock.
+
+    Returns:
+        For each run the answer word of checkpoint.lua, and the run's progress counter.
+    """
+    reply = yield CHECKPOINT.call(at, saves, now=now)
+    return [(word(answer), int(answer[1]) if len(answer) > 1 else 0) for answer in reply]
 
 
 def note(keys: Keys, id: str, token: str, note: bytes) -> Generator[Request, Any, str]:
@@ -115,14 +148,23 @@ class Output:
         return netstrings([b"%d %d %d" % (self.first, self.base, self.settled), *self.events])
 
 
-def emit(keys: Keys, id: str, token: str, output: Output, now: str = "") -> Generator[Request, Any, str]:
-    """Store events of the run, and return the answer word of emit.lua: ok, fenced or bad."""
-    reply = yield EMIT.each(keys.at, id, {"now": now}, id=id, token=token, output=output.wire())
-    return word(reply)
+def emit(at: str, outputs: Sequence[tuple[str, str, Output]], now: str = "") -> Generator[Request, Any, list[str]]:
+    """Store events of several runs of one partition with one request.
+
+    Args:
+        at: The hash tag of the partition.
+        outputs: The id of each run, its token and its events.
+        now: The time in ms, for namespaces with the test clock.
+
+    Returns:
+        For each run the answer word of emit.lua: ok, fenced or bad.
+    """
+    reply = yield EMIT.call(at, [(id, token, output.wire()) for id, token, output in outputs], now=now)
+    return [word(answer) for answer in reply]
 
 
 def spend(keys: Keys, id: str, token: str, amount: Amount) -> Generator[Request, Any, tuple[str, Amount]]:
-    """Store what the attempt has spent in all.
+    """Store the total that the attempt has spent.
 
     Returns:
         The answer word of spend.lua (ok, fenced, bad), and what the run has spent in earlier attempts and with its children.
@@ -178,7 +220,7 @@ def retry(
     delta: bytes = b"",
     now: str = "",
 ) -> Generator[Request, Any, str]:
-    """Delay the run after a failure, so that a worker tries it again.
+    """Delay the run after a failure, so that a worker retries it.
 
     Returns:
         The answer word of retry.lua: ok, cancelled, failed, fenced or gap.
@@ -250,7 +292,7 @@ def suspend(
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The answer to a look for signals.
+    """The answer to a request for the next signal.
 
     Attributes:
         word: The answer word of receive.lua: signal, timeout (the deadline has passed), none, fenced, bad or unreadable.

@@ -89,7 +89,7 @@ def abandon(
         keys: The keys of the partition.
         worker: The worker.
         batch: The largest number of runs that one call takes.
-        blame: The only run that gets a strike, or `nobody`. If it is empty, each run without progress gets one.
+        blame: The only run that gets a strike; `nobody` if no run gets one; empty if each run without progress gets one.
         jitter: A number from 0 to 1, which spreads delays.
         deadline: The end of the worker's lease when the caller last looked. If the worker has renewed its lease since, no run is
             taken, and the answer is `renewed`. Empty if the caller has seen the process end.
@@ -165,7 +165,7 @@ class UnreportedEnding:
 
 
 def take_endings(keys: Keys, *, most: int) -> Generator[Request, Any, list[UnreportedEnding]]:
-    """Take the oldest endings that no worker reports, and ask for further ones for ten minutes. An entry is taken once."""
+    """Take the oldest endings that no worker reports, each once. For the next ten minutes, scripts record further endings."""
     reply = yield TAKE_ENDINGS.call(keys.at, most=most)
     entries = (text(entry).split(" ") for entry in reply[1])
     return [
@@ -205,7 +205,7 @@ def trim_children(space: Namespace, keys: Keys, *, most: int, now: str = "") -> 
     for _ in range(CHILDREN_ROUNDS):
         _, removed, found = yield TRIM_CHILDREN.call(keys.at, items, now=now, most=most)
         total += int(removed)
-        if items and not removed:  # nothing more can be removed now
+        if items and not removed:  # the rest can't be removed now
             break
         pairs = list(zip(map(text, found[::2]), map(text, found[1::2]), strict=True))
         if not pairs:
@@ -229,7 +229,7 @@ def _without_children(
 
 
 def find_existing(keys: Keys, sets: Sequence[Sequence[str]]) -> Generator[Request | list[Request], Any, list[bool]]:
-    """Return for each set of keys whether one of them exists. If none of all keys exists, one command finds that out."""
+    """Return for each set of keys whether one of its keys exists. One command is enough if no key of any set exists."""
     if not (yield read(keys.at, "EXISTS", *(key for one in sets for key in one))):
         return [False] * len(sets)
     if len(sets) == 1:

@@ -20,7 +20,7 @@ TRIES = 20  # how often a change is tried while other clients change the same li
 def set_limit(
     keys: Keys, kind: str, group: str | None, at_once: str, operation: str, rate: str = KEEP
 ) -> Generator[Request, Any, bool]:
-    """Set or remove a limit in a partition. Return False if the limit was like this before.
+    """Set or remove a limit in a partition. Return False if the limit already had this value.
 
     Args:
         keys: The keys of the partition.
@@ -52,9 +52,9 @@ def set_limit(
 
 
 def read_limits(keys: Keys) -> Generator[Request, Any, list[GroupLimit]]:
-    """Return the limits that a partition knows. A kind without a limit is left out, unless an operator has set that.
+    """Return the limits that a partition knows. A kind without a limit is left out, unless an operator has set "no limit".
 
-    A limit that is not set for a group is that of its kind, and a limit that is not set for a kind is that of its handler.
+    A group without a limit of its own has the limit of its kind, and a kind without one has the limit that its handler publishes.
     """
     stored = {field: text(value) for field, value in pairs((yield read(keys.at, "HGETALL", keys.limits()))).items()}
     sources: dict[tuple[str, str], Literal["operator", "handler"]] = {}
@@ -78,7 +78,7 @@ def read_limits(keys: Keys) -> Generator[Request, Any, list[GroupLimit]]:
 def find_limit(stored: Mapping[str, Any], kind: str, group: str) -> int | None:
     """Return the limit of a group from the stored limits of its partition; None if none is known. See limit_of in pace.lua.
 
-    A limit that was lifted is MOST_AT_ONCE.
+    If an operator has removed the limit, the result is MOST_AT_ONCE.
     """
     limit = _find(stored, "", kind, group)
     return MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit.isdigit() else None
@@ -98,12 +98,12 @@ def _find(stored: Mapping[str, Any], start: str, kind: str, group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The result of a page of a sweep.
+    """The result of one call of `sweep`, which handles a part of the groups.
 
     Attributes:
-        cursor: Where the next page begins; "0" after the last page.
+        cursor: The cursor for the next call; "0" if all groups were handled.
         admitted: The number of runs that left their lines.
-        groups: The number of groups of the page.
+        groups: The number of groups that this call handled.
     """
 
     cursor: str

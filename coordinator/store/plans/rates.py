@@ -1,13 +1,13 @@
-"""Plans of rates: set and read the rates of calls to the outside, and start and end such calls."""
+"""Plans of rates: set and read the rates of external calls, and start and end such calls."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator.errors import BadCall, Changed, Unreadable
-from coordinator.model.policies.rates import RateLimit, decode_rate
+from coordinator.model.policies.rates import Bucket, RateLimit, decode_rate, estimate_wait
 from coordinator.store.keys import Keys
 from coordinator.store.replies import pairs, require_all, text, word
 from coordinator.store.script import Request, read
@@ -17,7 +17,7 @@ TRIES = 20  # how often a change is tried while other clients change the same ra
 
 
 def set_rate(keys: Keys, name: str, rate: str, operation: str, now: str = "") -> Generator[Request, Any, bool]:
-    """Set or remove a rate. Return False if the rate was like this before.
+    """Set or remove a rate. Return False if the rate already had this value.
 
     Args:
         keys: The keys of the partition of the name.
@@ -45,15 +45,40 @@ def set_rate(keys: Keys, name: str, rate: str, operation: str, now: str = "") ->
     raise Changed(f"rate {name!r} was not changed: other clients keep changing it; call again")
 
 
-def read_rates(keys: Keys) -> Generator[Request | list[Request], Any, list[RateLimit]]:
-    """Return the rates of a partition, with the numbers of calls that are under way and that wait."""
-    stored = pairs((yield read(keys.at, "HGETALL", keys.rates())))
-    found = [rate for name, value in stored.items() if (rate := decode_rate(name, text(value)))]
-    counts = yield [
-        read(keys.at, "ZCARD", key) for rate in found for key in (keys.holders(rate.name), keys.turns(rate.name))
+def read_rates(parts: Sequence[Keys]) -> Generator[list[Request], Any, list[RateLimit]]:
+    """Return the rates of some partitions, sorted by name.
+
+    Each rate has the numbers of running and waiting calls, and the time that a new call would wait.
+    """
+    replies = require_all((yield [read(keys.at, "HGETALL", keys.rates()) for keys in parts]))
+    found = [
+        (keys, text(stored), rate)
+        for keys, reply in zip(parts, replies, strict=True)
+        for name, stored in pairs(reply).items()
+        if (rate := decode_rate(name, text(stored)))
     ]
-    numbers = iter(require_all(counts))
-    return [replace(rate, held=next(numbers), waiting=next(numbers)) for rate in found]
+    if not found:
+        return []
+    requests = [request for keys, _, rate in found for request in _state_of(keys, rate.name)]
+    *states, now = require_all((yield [*requests, read(found[0][0].at, "TIME")]))
+    clock = int(now[0]) * 1000 + int(now[1]) / 1000
+    rates = []
+    for index, (_, stored, rate) in enumerate(found):
+        held, waiting, bucket, first = states[4 * index : 4 * index + 4]
+        level, at, resumes, ticket = (float(value or 0) for value in bucket)
+        ahead = max(0.0, ticket - float(first[1])) if first else 0.0
+        wait = estimate_wait(stored, Bucket(level, at, resumes, ahead), clock)
+        rates.append(replace(rate, held=held, waiting=waiting, wait=wait))
+    return sorted(rates, key=lambda rate: rate.name)
+
+
+def _state_of(keys: Keys, name: str) -> tuple[Request, ...]:
+    return (
+        read(keys.at, "ZCARD", keys.holders(name)),
+        read(keys.at, "ZCARD", keys.turns(name)),
+        read(keys.at, "HMGET", keys.bucket(name), "level", "at", "resumes", "ticket"),
+        read(keys.at, "ZRANGE", keys.turns(name), 0, 0, "WITHSCORES"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +99,7 @@ class Acquired:
 def acquire(
     keys: Keys, worker: str, name: str, number: int, cost: int, now: str = ""
 ) -> Generator[Request, Any, Acquired]:
-    """Start a call to the outside, or wait for its turn. The worker asks with the same number until it may start.
+    """Ask to start an external call. The worker asks again, with the same number, until the call may start.
 
     Args:
         keys: The keys of the partition of the name.
@@ -115,11 +140,11 @@ def finish(
 def back_off(
     keys: Keys, worker: str, name: str, number: int, pause_ms: int, now: str = ""
 ) -> Generator[Request, Any, str]:
-    """Let no call of the rate start for some time. Return the answer word of back_off.lua."""
+    """Prevent calls of the rate from starting for some time. Return the answer word of back_off.lua."""
     call = BACK_OFF.call(keys.at, now=now, worker=worker, name=name, number=number, pause=pause_ms)
     return word((yield call))
 
 
 def describe_damage(name: str) -> str:
-    """Return the sentence for a rate whose keys have another type."""
+    """Return the error message for a rate whose keys have another type."""
     return f"a key of rate {name!r} holds a value of another type; 'coordinator doctor' finds it"

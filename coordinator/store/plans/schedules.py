@@ -177,8 +177,8 @@ def fire(
     """Carry out steps of schedules.
 
     Returns:
-        For each step, the answer word of fire.lua (fired, skipped, moved, early, changed, bad, unreadable) and an id: of the
-        created run, or of the earlier run because of which the step was skipped; otherwise empty.
+        For each step, the answer word of fire.lua (fired, skipped, moved, early, changed, bad, unreadable) and an id: the id of the
+        created run, or of the earlier run that has not ended, so that the step was skipped; otherwise empty.
     """
     replies = yield Call(FIRE, keys.at, (now, round(grace * 1000)), tuple(steps))
     return [(text(reply[0]), text(reply[1])) for reply in replies]

@@ -115,7 +115,7 @@ def _block_ms(run: CancelledNode) -> int:
 
 
 def read_retention(found: Any) -> int | None:
-    """Return the retention of a run in ms from its field; None if the run has none, or it can't be read."""
+    """Return the retention in ms that a run's field `retention` contains; None if it is empty or can't be read."""
     return int(found) if found and text(found).isdecimal() else None
 
 

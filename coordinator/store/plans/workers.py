@@ -29,7 +29,9 @@ class WorkerRecord:
     code: str
     slots: int
     routes: tuple[str, ...]
-    mark: str = ""  # distinguishes the process from every other process that ever ran on the machine
+    mark: str = (
+        ""  # the process mark, which distinguishes the process from every other process that ever ran on the machine
+    )
     knows: tuple[str, ...] = features.KNOWN
     limits: str = ""  # the limits of its handlers, see coordinator/model/policies/groups.py
     budgets: str = ""  # the budgets of its handlers, see coordinator/model/policies/budget.py

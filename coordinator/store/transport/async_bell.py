@@ -271,7 +271,7 @@ def check_open(closed: bool) -> None:
 
 
 def read_command(keys: Sequence[str], after: Sequence[str], seconds: float) -> list[Argument]:
-    """Return the command that waits for entries of streams. BLOCK 0 would wait for ever, so at least 1 ms is given."""
+    """Return the command that waits for entries of streams. BLOCK 0 would wait forever, so the command waits for at least 1 ms."""
     return ["XREAD", "COUNT", MOST_ENTRIES, "BLOCK", max(1, round(seconds * 1000)), "STREAMS", *keys, *after]
 
 

@@ -1,4 +1,4 @@
-"""Learn which keys change, from the server itself, on connections of their own.
+"""Let the server report which keys change, on connections that are used for nothing else.
 
 The server's client tracking in broadcast mode (`CLIENT TRACKING ON BCAST PREFIX …`) sends the names of changed keys to every
 connection that asked for their prefix. No script takes part in it, so it costs nothing while no connection asks for it, and it
@@ -35,8 +35,8 @@ async def watch_keys(
 ) -> AsyncGenerator[list[str], None]:
     """Yield the names of changed keys as the server reports them, in batches. The first batch is empty: the watch has begun.
 
-    A key that changes several times at once may be reported once. An empty batch later means that every key may have changed: the
-    server was flushed.
+    A key that changes several times in a short time may be reported once. An empty batch later means that every key may have
+    changed: the server was flushed.
 
     Args:
         address: The server.

@@ -8,12 +8,14 @@ from typing import Any
 from coordinator.feed.board import Board, ProcessRow, QueueRow
 from coordinator.feed.events import RunEvent, RunLook
 from coordinator.feed.lateness import FullGroup
+from coordinator.model.policies.rates import RateLimit, describe_rate
 from coordinator.printable import json_text
 
 MOST_PROCESSES = 200
 MOST_RUNS = 60  # runs of one process that are shown; the others are counted
 MOST_QUEUES = 200
 MOST_GROUPS = 10
+MOST_RATES = 10
 MOST_EVENTS = 40
 SECONDS = 120  # of history in the plots
 
@@ -41,6 +43,10 @@ def board_data(board: Board) -> dict[str, Any]:
         "history": board.rates.history(board.now, seconds=SECONDS),
         "groups": [_group(one) for one in board.late.groups[:MOST_GROUPS]],
         "more_groups": max(0, len(overview.groups) - MOST_GROUPS),
+        "limits": [
+            _limit(one) for one in sorted(overview.rates, key=lambda one: (-one.waiting, one.name))[:MOST_RATES]
+        ],
+        "more_limits": max(0, len(overview.rates) - MOST_RATES),
         "queues": [_queue(row) for row in queues[:MOST_QUEUES]],
         "processes": [_process(row) for row in processes[:MOST_PROCESSES]],
         "more_processes": max(0, len(processes) - MOST_PROCESSES),
@@ -64,11 +70,17 @@ def _group(one: FullGroup) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _limit(one: RateLimit) -> dict[str, Any]:
+    return {
+        "name": one.name, "limit": describe_rate(one), "held": one.held, "waiting": one.waiting, "wait": round(one.wait, 1),
+    }  # fmt: skip
+
+
 def _process(row: ProcessRow) -> dict[str, Any]:
     return {
         "id": row.id, "host": row.host, "pid": row.pid, "fleet": row.fleet, "code": row.code, "slots": row.slots,
         "state": row.state, "lease_age": round(row.lease_age, 1), "lease": row.lease, "memory": row.memory,
-        "running": len(row.runs), "runs": [_run(run) for run in row.runs[:MOST_RUNS]],
+        "busy": row.use.busy, "finishing": row.use.finishing, "runs": [_run(run) for run in row.runs[:MOST_RUNS]],
     }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class ChangeRequest:
         ids: The runs to change; empty for all that match the filter.
         walk: The filter; None if ids are given.
         dry_run: Whether the runs are only counted.
-        expected: The number of runs that a dry run has counted. More runs are not changed.
+        expected: The number of runs that a dry run has counted. If more runs match now, the request is refused and changes no run.
     """
 
     action: str

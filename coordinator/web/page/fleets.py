@@ -13,7 +13,7 @@ from coordinator.store.plans.merge import Plan
 from coordinator.store.replies import pairs, require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.json_data import to_json_data
-from coordinator.views.namespace_display import group_by_process
+from coordinator.views.namespace_display import group_by_process, use_of_slots
 
 Steps = Generator[list[Request], Any, Any]
 
@@ -32,8 +32,9 @@ def _fleets(space: Namespace) -> Steps:
     for group in group_by_process(workers):
         one = group[0]
         fleet = fleets.setdefault(one.fleet, {"name": one.fleet, "processes": [], "supervisors": [], "roll": None})
-        running = sum(worker.running for worker in group)
-        fleet["processes"].append({**to_json_data(one), "running": running, "expired": one.expired})
+        use = use_of_slots(group)
+        facts = {"busy": use.busy, "finishing": use.finishing, "expired": one.expired}
+        fleet["processes"].append(to_json_data(one) | facts)
     for name, fleet in fleets.items():
         view = yield from fleet_plans.read_roll(keys, name)
         facts, seen = require_all(

@@ -45,7 +45,7 @@ class LiveBoard:
         return data
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the stream: the board at once and after each change, and comments while nothing changes."""
+        """Yield the bytes of the stream: the board immediately and after each change, and comments while nothing changes."""
         yield b"retry: 1000\n\n"
         changed = asyncio.Event()
         follower = asyncio.create_task(self._follow(changed))
@@ -67,9 +67,9 @@ class LiveBoard:
             follower.cancel()
 
     async def _follow(self, changed: asyncio.Event) -> None:
-        """Say when the board has changed.
+        """Set `changed` whenever the board has changed.
 
-        It is a task of its own, so that a cancelled request does not interrupt the watcher while the viewer leaves.
+        This runs in a task of its own, so that a cancelled request does not interrupt the watcher while the viewer leaves.
         """
         async with aclosing(self.watcher.boards()) as boards:
             async for _ in boards:

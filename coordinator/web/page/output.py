@@ -28,7 +28,7 @@ MOST_TEXT = 2000  # characters of one text of an event
 
 
 class OutputStreams:
-    """Send the outputs of runs to the viewers. Nothing is read while nobody looks at a run."""
+    """Send the outputs of runs to the viewers. The output of a run is read only while a viewer has it open."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

@@ -29,8 +29,8 @@ from coordinator.web.page.run_pages import list_page
 from coordinator.web.page.shorten import shorten
 
 DOCTOR_SECONDS = 60.0  # for which the doctor's report is kept
-CHEAP_SECONDS = 600.0  # for which the report of an examination that nobody has asked for is kept
-SMALL_NAMESPACE = 20_000  # runs up to which the doctor examines a namespace that nobody has asked it to examine
+CHEAP_SECONDS = 600.0  # for which the report of an examination without a request is kept
+SMALL_NAMESPACE = 20_000  # the largest number of runs of a namespace that the doctor examines without a request
 MOST_EFFECTS = 200
 SHORT_TEXT, LONG_TEXT = 2000, 200_000  # characters of a text of a message
 
@@ -116,8 +116,8 @@ class PageQueries:
     async def cheap_doctor(self) -> dict[str, Any]:
         """Return the last report of the doctor, and make a new one only for a small namespace and every ten minutes.
 
-        `examined` is False if there is no report: the namespace is large and nobody has asked for one, or the server's user may
-        not examine its keys.
+        `examined` is False if there is no report: no viewer has requested one for a large namespace, or the server's user may not
+        examine its keys.
         """
         known = self._report
         old = known is None or _clock.monotonic() - known[0] > CHEAP_SECONDS
@@ -148,7 +148,8 @@ def _examine(namespace: OpenNamespace) -> Plan[DoctorReport]:
 def effect_state(state: str, status: Status) -> str:
     """Return the state of an effect of a run: done, begun, or unknown.
 
-    An effect is unknown if its run is not running: nobody calls its function any more, and nobody has stored that it is done.
+    A begun effect of a run that is not running is unknown: no process calls its function any more, and no process has stored that
+    it is done.
     """
     return "unknown" if state == "begun" and status is not Status.RUNNING else state
 

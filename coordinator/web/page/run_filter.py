@@ -18,7 +18,7 @@ _FACTS = ("route", "group", "counters")
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Selects the runs that are listed. Empty values match every run.
+    """The filter that selects the listed runs. Empty values match every run.
 
     Attributes:
         status: The status; pages are in the order of its index. None for the newest runs of all statuses.

@@ -3,7 +3,8 @@
 The indexes of a status are sorted sets, one or more for each partition. A cursor has, for each index, the number of entries that
 were read. Runs that end between two pages move entries, so that a run may be shown twice or, rarely, be missed.
 
-A filter that not every entry matches is applied to a few fields of each run. Only runs that match are read as a whole.
+If the entries of an index may not match the filter, a few fields of each run are read first. Only runs that match are read as a
+whole.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STEP = 200  # entries that are read together, if not every entry matches
 MOST_SCANNED = 1000  # entries that one request examines at most, however few of them match
 MOST_OWNED = 1000  # runs of one worker that are listed
 MOST_GROUPS = 1000  # groups of one partition whose lines are listed
-MOST_OFFSET = 10**12  # the highest offset that a page may have; no index has so many entries
+MOST_OFFSET = 10**12  # the highest offset that a page may have; no index has more entries
 FEW = 4  # indexes of which each is read as far as a page could need
 
 Steps = Generator[list[Request], Any, Any]

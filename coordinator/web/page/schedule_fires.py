@@ -1,6 +1,6 @@
 """The next fire times of a schedule, and the runs of its last ones.
 
-Nothing is stored for it: the rules of a schedule give all its fire times, and each fire time gives the id of its run.
+These data are computed and not stored: the fire times follow from the rules of a schedule, and the id of a run from its fire time.
 """
 
 from __future__ import annotations

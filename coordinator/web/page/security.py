@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.printable import json_text
+from coordinator.web.gate import check_origin
 from coordinator.web.problems import Problem
 
 COOKIE = "coordinator_csrf"
@@ -52,7 +53,7 @@ class SecurityHeaders:
 
 
 def new_token(request: Request) -> str:
-    """Return the CSRF token of the browser: that of its cookie, or a new one."""
+    """Return the CSRF token in the browser's cookie, or a new token."""
     known = request.cookies.get(COOKIE, "")
     return known if len(known) >= 32 else secrets.token_urlsafe(32)
 
@@ -69,14 +70,12 @@ def check_change(request: Request) -> None:
     """Check that a request that changes runs comes from the page.
 
     Raises:
-        Problem: The request has another origin, or not the token of the browser's cookie.
+        Problem: The request has another origin, or does not have the token of the browser's cookie.
     """
-    origin, host = request.headers.get("origin"), request.headers.get("host", "")
-    if origin is not None and origin.partition("://")[2].lower() != host.lower():
-        raise Problem(403, "WrongOrigin", "The request comes from a page of another origin.")
+    check_origin(request.headers)
     cookie, header = request.cookies.get(COOKIE, ""), request.headers.get(HEADER, "")
     if len(cookie) < 32 or not hmac.compare_digest(cookie.encode(), header.encode()):
-        raise Problem(403, "BadCsrfToken", "The request has not the token of this browser: reload the page.")
+        raise Problem(403, "BadCsrfToken", "The request does not have the token of this browser: reload the page.")
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise Problem(415, "WrongType", "The body must be application/json.")
 

@@ -60,5 +60,5 @@ class Call:
         return self.ownership.check(await self.handle.view())
 
     async def cursor_key(self) -> bytes:
-        """Return the key with which the cursors of a caller with an owner are encrypted."""
+        """Return the key that encrypts cursors for callers that may see only their own runs."""
         return make_cursor_key((await self.client._do(OpenNamespace.space)).birth)

@@ -1,8 +1,9 @@
-"""Cursors of lists as texts for callers that may see only their own runs.
+"""Encrypt the cursors of lists for callers that may see only their own runs.
 
-A cursor names the last entry that was examined, which may be a run of another owner. So the text for a caller with an owner is
-encrypted. Its key comes from the random mark that the namespace got when it was created, which no answer shows: all processes of an
-application can read the cursors of each other, and cursors stay valid over a restart.
+A cursor contains the id of the last run that was examined. This run may belong to another owner. So a caller that may see only its
+own runs gets an encrypted cursor. The encryption key is derived from the birth mark of the namespace, a random text that no
+response contains. All processes of an application have the same key. So each process can read the cursors of the others, also after
+a restart.
 """
 
 from __future__ import annotations

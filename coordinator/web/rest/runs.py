@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from coordinator.client.handles import CANCEL_GRACE
@@ -98,14 +101,39 @@ async def _await_result(call: Call, view: RunView, seconds: float) -> Response:
 
     Raises:
         ResultTimeout: The run has not ended in time.
+        ClientDisconnect: The client has closed its connection.
     """
-    work = await call.streams.until_closed(call.handle.result(timeout=seconds))
+    work = asyncio.ensure_future(call.handle.result(timeout=seconds))
+    leaving = asyncio.ensure_future(_wait_for_disconnect(call.request))
+    leaving.add_done_callback(partial(_cancel_if_left, work))
     try:
+        await call.streams.until_closed(work)
+        if work.cancelled():
+            raise ClientDisconnect
         if work.done():
             return json_response({"id": view.id, "status": Status.COMPLETED, "result": work.result()})
     finally:
         work.cancel()
+        leaving.cancel()
     return json_response({"id": view.id, "status": view.status}, 202)
+
+
+async def _wait_for_disconnect(request: Request) -> bool:
+    """Wait until the client closes its connection. Without this, a client that has left would keep its place.
+
+    Returns:
+        False if a middleware of the host application answers each `receive` with the body again, so that nothing tells when the
+        client leaves.
+    """
+    message = await request.receive()
+    if message["type"] == "http.request":
+        message = await request.receive()
+    return bool(message["type"] == "http.disconnect")
+
+
+def _cancel_if_left(work: asyncio.Future[Any], leaving: asyncio.Future[bool]) -> None:
+    if not leaving.cancelled() and leaving.exception() is None and leaving.result():
+        work.cancel()
 
 
 async def messages(call: Call) -> Response:

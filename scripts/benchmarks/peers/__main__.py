@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import report
 from bare import limits
-from contenders import MARK_BYTES, OURS, Contender, named
+from contenders import OURS, Contender, named
+from draining import drained
 from figures import collected
-from server import BenchServer, cpu_of_tree, server, where
+from server import BenchServer, server, where
 
-PATIENCE = 600.0
 Figures = dict[str, float]
 
 
@@ -56,39 +54,6 @@ def filled(server: BenchServer, contender: Contender, marks: Path, count: int) -
     if found is not None:
         figures |= {"many_rate": (count - 1) / found["seconds"], "many_client_us": found["cpu"] / (count - 1) * 1e6}
     return figures
-
-
-def drained(server: BenchServer, contender: Contender, marks: Path, count: int, processes: int) -> Figures:
-    """Measure from the first line of the first handler to that of the last one, and the cost on both sides."""
-    marks.write_bytes(b"")
-    with contender.working(server.url, marks, processes) as workers:
-        _until(lambda: marks.stat().st_size > 0, workers, contender, marks)
-        before, own = server.usage(), sum(cpu_of_tree(worker.pid) for worker in workers)
-        seen = marks.stat().st_size // MARK_BYTES
-        _until(lambda: marks.stat().st_size >= count * MARK_BYTES, workers, contender, marks)
-        spent, own = server.usage() - before, sum(cpu_of_tree(worker.pid) for worker in workers) - own
-    times = sorted(struct.unpack("<qq", part)[0] for part in _parts(marks.read_bytes()))
-    rest = max(1, count - seen)
-    return {
-        "rate": (count - 1) / ((times[count - 1] - times[0]) / 1e9),
-        "redis_us": spent.cpu / rest * 1e6,
-        "client_us": own / rest * 1e6,
-        "commands": spent.commands / rest,
-        "reads": spent.reads / rest,
-    }
-
-
-def _parts(content: bytes) -> list[bytes]:
-    return [content[at : at + MARK_BYTES] for at in range(0, len(content), MARK_BYTES)]
-
-
-def _until(done: Callable[[], bool], workers: list[subprocess.Popen[bytes]], contender: Contender, marks: Path) -> None:
-    until = time.monotonic() + PATIENCE
-    while not done():
-        if any(worker.poll() is not None for worker in workers) or time.monotonic() > until:
-            log = marks.with_suffix(".log").read_text(errors="replace")[-1500:]
-            raise RuntimeError(f"{contender.name}: the worker ended too early or stood still: {log}")
-        time.sleep(0.005)
 
 
 def latencies(server: BenchServer, contender: Contender, marks: Path, count: int) -> Figures:

@@ -60,7 +60,8 @@ if (verb === 'work') {
     mark(job.data.began)
     return job.data.began === '-1' ? job.data.text : null
   }
-  const worker = new Worker('bench', handle, { connection, concurrency: 100 })
+  const limiter = process.env.BENCH_RATE ? { max: Number(process.env.BENCH_RATE), duration: 1000 } : undefined
+  const worker = new Worker('bench', handle, { connection, concurrency: 100, limiter })
   worker.on('error', (error) => console.error(error.message))
   process.on('SIGTERM', () => worker.close().then(() => process.exit(0)))
 } else {

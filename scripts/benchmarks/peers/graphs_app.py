@@ -2,15 +2,19 @@
 
     program SAVER URL TURNS DIRECTORY DURABILITY     {"bytes": …, "transcript": …, "put_ms": …, …}, or {"problem": …}
 
-SAVER is ours, redis (langgraph-checkpoint-redis), sqlite or memory. Bytes are those that the server receives, or that the process
-passes to write calls. So what is sent counts, and not what is kept. Times are medians of the last quarter of the calls; the times
-with cpu are those of the process alone, which other programs of the machine do not change.
+SAVER is ours, redis (langgraph-checkpoint-redis), postgres (langgraph-checkpoint-postgres), sqlite or memory. Bytes are those that
+the server receives, that the process has sent on its connection, or that it passes to write calls. So what is sent counts, and not
+what is kept. Times are medians of the last quarter of the calls; the times with cpu are those of the process alone, which other
+programs of the machine do not change.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 import statistics
+import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -33,10 +37,17 @@ def texts() -> Iterator[str]:
         place = (place + SIZE) % (len(PROSE) - SIZE)
 
 
-def sent_bytes(name: str, url: str) -> int:
+BYTES_SENT = 200  # the place of tcpi_bytes_sent in Linux's struct tcp_info
+
+
+def sent_bytes(name: str, url: str, saver: Any) -> int:
     if name in ("ours", "redis"):
         with redis.Redis.from_url(url) as admin:
             return int(admin.info("stats")["total_net_input_bytes"])
+    if name == "postgres":
+        with socket.socket(fileno=os.dup(saver.conn.fileno())) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        return int(struct.unpack_from("Q", info, BYTES_SENT)[0])
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("wchar")).split()[1])
 
@@ -52,6 +63,12 @@ def opened(name: str, url: str, directory: str) -> Iterator[Any]:
         from langgraph.checkpoint.redis import RedisSaver as TheirSaver
 
         with TheirSaver.from_conn_string(url) as saver:
+            saver.setup()
+            yield saver
+    elif name == "postgres":
+        from langgraph.checkpoint.postgres import PostgresSaver
+
+        with PostgresSaver.from_conn_string(url) as saver:
             saver.setup()
             yield saver
     elif name == "sqlite":
@@ -97,10 +114,10 @@ def measure(name: str, url: str, saver: Any, turns: int, durability: Any) -> dic
     compiled.invoke({"messages": []}, {"configurable": {"thread_id": "warm"}}, durability=durability)
     puts, gets = timed(saver, "put"), timed(saver, "get_tuple")
     config: Any = {"configurable": {"thread_id": "1"}}
-    before = sent_bytes(name, url)
+    before = sent_bytes(name, url, saver)
     for _ in range(turns):
         compiled.invoke({"messages": [HumanMessage(next(pieces))]}, config, durability=durability)
-    sent = sent_bytes(name, url) - before
+    sent = sent_bytes(name, url, saver) - before
     messages = compiled.get_state(config).values["messages"]
     assert len(messages) == 2 * turns
     return {

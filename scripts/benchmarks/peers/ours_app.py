@@ -18,6 +18,8 @@ import probe
 from coordinator import Client
 from workers import AsyncRun, Registry
 
+GROUPS = int(os.environ.get("BENCH_GROUPS", "0"))
+
 runs = Registry()
 
 
@@ -27,6 +29,11 @@ async def nothing(run: AsyncRun, began: int = 0, text: str = "") -> str | None:
     return text if began == probe.TRIP else None
 
 
+@runs.handler(at_once=int(os.environ.get("BENCH_AT_ONCE", "1")), group_by="customer")
+async def limited(run: AsyncRun, customer: int, text: str) -> None:
+    probe.mark()
+
+
 async def producer(url: str) -> Any:
     client = Client(url)
 
@@ -34,6 +41,10 @@ async def producer(url: str) -> Any:
         client.enqueue("nothing", {"began": began, "text": probe.TEXT})
 
     async def many(count: int) -> None:
+        if GROUPS:
+            inputs = [("limited", {"customer": n % GROUPS, "text": probe.TEXT}) for n in range(count)]
+            client.enqueue_many(inputs, group=lambda given: str(given["customer"]))
+            return
         client.enqueue_many([("nothing", {"began": 0, "text": probe.TEXT})] * count)
 
     async def trip() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import probe
-from docket import Docket, Worker
+from docket import ConcurrencyLimit, Docket, Worker
+
+GROUPS, AT_ONCE = (int(os.environ.get(name, "0")) for name in ("BENCH_GROUPS", "BENCH_AT_ONCE"))
 
 
 async def nothing(began: int, text: str) -> str | None:
@@ -15,9 +18,14 @@ async def nothing(began: int, text: str) -> str | None:
     return text if began == probe.TRIP else None
 
 
+async def limited(began: int, text: str, customer: Annotated[int, ConcurrencyLimit(AT_ONCE)]) -> None:
+    probe.mark(began)
+
+
 async def producer(url: str) -> Any:
     docket = await Docket(url=url).__aenter__()
     docket.register(nothing)
+    docket.register(limited)
 
     async def one(began: int) -> None:
         await docket.add(nothing)(began, probe.TEXT)
@@ -25,7 +33,11 @@ async def producer(url: str) -> Any:
     async def many(count: int) -> None:
         for start in range(0, count, 500):
             part = min(500, count - start)
-            await docket.add_many([docket.call(nothing)(0, probe.TEXT) for _ in range(part)])
+            if GROUPS:
+                calls = [docket.call(limited)(0, probe.TEXT, n % GROUPS) for n in range(start, start + part)]
+            else:
+                calls = [docket.call(nothing)(0, probe.TEXT) for _ in range(part)]
+            await docket.add_many(calls)
 
     async def trip() -> None:
         execution = await docket.add(nothing)(probe.TRIP, probe.TEXT)
@@ -38,6 +50,7 @@ def work(url: str) -> None:
     async def serve() -> None:
         async with Docket(url=url) as docket:
             docket.register(nothing)
+            docket.register(limited)
             async with Worker(docket, concurrency=50) as worker:
                 await worker.run_forever()
 

@@ -51,4 +51,4 @@ def show(page: Page, path: str) -> None:
     """Open a page again, and return when its live board has arrived."""
     go(page, path)
     page.reload()
-    wait_until(lambda: page.locator("#connection").inner_text() == "live", f"the page {path}", 60)
+    wait_until(lambda: page.locator("#connection").text_content() == "live", f"the page {path}", 60)

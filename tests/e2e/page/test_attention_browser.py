@@ -37,6 +37,17 @@ def test_overview_names_full_groups_and_findings_of_the_doctor(
     wait_until(lambda: page.locator("tbody tr.row").count() == len(runs), "the runs of the group", 60)
 
 
+def test_overview_shows_the_limits_of_calls_to_the_outside(client: Client, open_page: OpenPage) -> None:
+    page = open_page()
+    show(page, "#/")
+    limits = page.get_by_label("External calls")
+    wait_until(lambda: page.locator("#board").count() == 1, "the overview", 60)
+    assert not limits.is_visible()
+    client.set_rate("search", "10/s", burst=20)
+    wait_until(lambda: limits.locator("tbody tr").count() == 1, "the limit", 60)
+    assert limits.locator("td").all_inner_texts() == ["search", "10/s, burst 20", "0", "0", ""]
+
+
 def test_schedule_shows_its_next_fires_and_its_last_runs(stage: Stage, client: Client, open_page: OpenPage) -> None:
     stage.coordinator()
     client.schedule("often", 1, "nobody", overlap="allow")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -123,6 +126,30 @@ def test_reader_has_no_buttons_and_the_server_refuses_its_changes(client: Client
     assert run.view().status is Status.QUEUED
 
 
+def test_empty_namespace_says_how_to_begin(open_page: OpenPage) -> None:
+    page = open_page()
+    for text in (
+        "No worker is running",
+        "There are no runs yet",
+        "Changes of runs appear here",
+        "no coordinator is running",
+    ):
+        page.get_by_text(text).wait_for(timeout=60_000)
+    go(page, "#/schedules")
+    page.get_by_text("There are no schedules").wait_for()
+
+
+def test_time_of_a_delayed_run_is_shown_like_other_times(client: Client, open_page: OpenPage) -> None:
+    run = client.enqueue("nobody", delay=3600)
+    assert "T" in run.view().why
+    page = open_page()
+    for path in (f"#/runs/{run.id}", "#/runs?status=delayed"):
+        go(page, path)
+        shown = page.get_by_text("delayed until").first
+        shown.wait_for()
+        assert re.fullmatch(r"delayed until (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d.*", shown.inner_text())
+
+
 def test_changes_are_made_with_a_dialog(client: Client, open_page: OpenPage) -> None:
     run = client.enqueue("nobody")
     page = open_page("--allow-changes")
@@ -155,6 +182,61 @@ def test_many_runs_are_counted_before_they_are_cancelled(client: Client, open_pa
     wait_until(lambda: client.status().counts[Status.CANCELLED] == 120, "the cancel of all")
 
 
+OTHER_SITE = """async ([address, run]) => {
+  const read = async (path) => { try { return await (await fetch(address + path)).text(); } catch (error) { return error.name; } };
+  const send = (path, body, type) => fetch(address + path, {method: 'POST', mode: 'no-cors', credentials: 'include', body,
+    headers: {'content-type': type}}).then(() => 'sent', (error) => error.name);
+  const cancel = JSON.stringify({action: 'cancel', ids: [run]});
+  for (const type of ['text/plain', 'application/x-www-form-urlencoded']) {
+    await send('data/changes', cancel, type);
+    await send(`api/runs/${run}/cancel`, '{}', type);
+    await send('api/runs', JSON.stringify({kind: 'planted', inputs: {}}), type);
+  }
+  const frame = document.createElement('iframe');
+  frame.name = 'frame';
+  document.body.append(frame);
+  const form = document.createElement('form');
+  Object.assign(form, {method: 'POST', enctype: 'text/plain', action: `${address}api/runs/${run}/cancel`, target: 'frame'});
+  document.body.append(form);
+  const loaded = new Promise((resolve) => { frame.onload = resolve; });
+  form.submit();
+  await loaded;
+  const live = await new Promise((resolve) => {
+    const source = new EventSource(address + 'data/live');
+    source.onerror = () => resolve('refused');
+    source.addEventListener('board', () => resolve('read'));
+  });
+  return [await read('data/runs'), await read('api/runs'), live];
+}"""
+
+
+def test_page_of_another_site_can_neither_read_nor_change(client: Client, open_page: OpenPage) -> None:
+    run = client.enqueue("nobody")
+    page = open_page("--allow-changes")
+    page.locator("#connection", has_text="live").wait_for(timeout=60_000)
+    with HTTPServer(("127.0.0.1", 0), OtherSite) as other:
+        Thread(target=other.serve_forever, daemon=True).start()
+        stranger = page.context.new_page()  # the same browser, with the cookie of the page
+        stranger.goto(f"http://localhost:{other.server_port}/")
+        assert stranger.evaluate(OTHER_SITE, [page.address, run.id]) == ["TypeError", "TypeError", "refused"]
+        other.shutdown()
+    assert [view.id for view in client.list()] == [run.id]
+    assert run.view().status is Status.QUEUED
+
+
+class OtherSite(BaseHTTPRequestHandler):
+    """A site that answers each request with an empty page."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>other</title><body></body>")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
 def plant_scripts(stage: Stage, client: Client) -> list[str]:
     """Store a script in every field that a producer or a handler controls, and return the ids of the runs."""
     hostile = client.enqueue(
@@ -168,6 +250,9 @@ def plant_scripts(stage: Stage, client: Client) -> list[str]:
     returned = client.enqueue("returns", {"text": SCRIPT})
     assert returned.wait(60) is Status.COMPLETED
     client.schedule("hostile", "0 3 * * *", "hostile", {"text": SCRIPT}, meta={"x": SCRIPT})
+    client.set_limit("nobody", at_once=0)
+    held = client.enqueue("nobody", group=SCRIPT)  # the overview names its group
+    held.send("topic", {SCRIPT: SCRIPT})
     # A producer that does not use the client can store any route.
     space: Namespace = client._do(lambda namespace: namespace.space())
     raw = RunIds().make(client._clock.now(), 0)
@@ -229,8 +314,10 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "package" / "axe.min.js").read_text()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(stage: Stage, client: Client, open_page: OpenPage, axe: str, theme: str) -> None:
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
+def test_axe_finds_nothing_serious(
+    stage: Stage, client: Client, open_page: OpenPage, axe: str, theme: str, width: int
+) -> None:
     stage.app = "tests.e2e.hostile_app:runs"
     stage.coordinator()
     stage.fleet(1)
@@ -240,7 +327,8 @@ def test_axe_finds_nothing_serious(stage: Stage, client: Client, open_page: Open
     client.schedule("nightly", "0 3 * * *", "returns")
     page = open_page("--allow-changes")
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-    for path in ("#/", "#/runs?status=failed", f"#/runs/{run.id}", "#/schedules", "#/fleets"):
+    page.set_viewport_size({"width": width, "height": 900})
+    for path in ("#/", "#/runs", "#/runs?status=dead", f"#/runs/{run.id}", "#/runs/nothing", "#/schedules", "#/fleets"):
         show(page, path)
         page.wait_for_load_state("load")
         page.evaluate(axe)
@@ -250,7 +338,7 @@ def test_axe_finds_nothing_serious(stage: Stage, client: Client, open_page: Open
             for one in json.loads(found)
             if one["impact"] in ("serious", "critical")
         ]
-        assert serious == [], (path, theme)
+        assert serious == [], (path, theme, width)
 
 
 def test_page_fits_a_phone_and_is_used_with_the_keyboard(client: Client, open_page: OpenPage) -> None:

@@ -29,6 +29,8 @@ def test_output_is_live_and_drops_the_words_of_a_lost_attempt(
     output = page.locator("#output")
     wait_until(lambda: "waits for the test (1 of 2)" in (output.text_content() or ""), "the first attempt", 60)
     assert (output.text_content() or "").startswith("kept attempt-")
+    facts = page.get_by_label("Facts", exact=True)
+    wait_until(lambda: "waits for the test (1 of 2)" in facts.inner_text(), "the note with its progress", 60)
     first = output.text_content() or ""
     go(page, "#/")
     (pid,) = wait_until(lambda: [pid for pid, runs in board(page).items() if run.id in runs], "the run on a card", 60)

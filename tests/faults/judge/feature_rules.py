@@ -60,7 +60,7 @@ def groups_hold(see: Evidence) -> Iterator[str]:
 
 
 def rates_hold(see: Evidence) -> Iterator[str]:
-    """Calls to the outside start within the burst and the rate, and not too many are under way at the same time."""
+    """External calls start within the burst and the rate, and not too many are under way at the same time."""
     rates = {str(op.given["name"]): str(op.given["rate"]) for op in see.history.of("rate") if op.given.get("rate")}
     started: dict[str, dict[tuple[str, int], Operation]] = defaultdict(dict)
     for op in see.history.of("acquire"):

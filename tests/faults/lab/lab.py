@@ -38,7 +38,6 @@ from coordinator.store.transport.wire import Wire, drive
 from tests.e2e.processes import ROOT, Stage, children
 from tests.faults.judge import history
 from tests.faults.judge.evidence import ENDED, Evidence, Final, FinalRun
-from tests.faults.lab.findings import without_calls_of_lost_workers
 from tests.faults.lab.observer import DIRECTORY
 from tests.faults.programs import app
 from tests.faults.programs.operator import unexpected
@@ -315,7 +314,7 @@ class Lab(Stage):
         runs = dict(self._runs())
         told = self.directory / "findings"
         found = [*self.unexpected, *(told.read_text().splitlines() if told.exists() else ())]
-        found += [finding.sentence for finding in without_calls_of_lost_workers(report.findings)]
+        found += [finding.sentence for finding in report.findings]
         return Final(runs, found, [*self._leaks(runs), *self._record_leaks()], dict(self._records()))
 
     def _records(self) -> Iterator[tuple[str, int]]:

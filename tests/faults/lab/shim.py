@@ -12,9 +12,11 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 from tests.servers import Kind, Server
+from tests.waiting import wait_until
 
 SOURCE = Path(__file__).parent / "shim.c"
 _FILES = 250
@@ -58,7 +60,19 @@ class ShimServer(Server):
 
     @ahead.setter
     def ahead(self, seconds: float) -> None:
+        """Let the clock of a running server jump, and return when the server uses the new time.
+
+        Valkey 9.1 reads the time of day only once in a millisecond. A call in the same millisecond would get the old time.
+        """
+        jump = abs(seconds - self.ahead)
         self._set(0, round(seconds * 1e6))
+        if self.answers and jump:
+            wait_until(lambda: abs(self._ahead_in_calls() - seconds) < jump / 2, "the server to use the new time")
+
+    def _ahead_in_calls(self) -> float:
+        """Return how many seconds ahead the time is that a call gets."""
+        now, microseconds = self.admin.time()
+        return float(now) + float(microseconds) / 1e6 - time.time()
 
     @property
     def full(self) -> bool:

@@ -12,10 +12,15 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests.faults.lab.process_identity import this_process
 from workers import AsyncRun, NotDone, Registry, Retry, Run
 
 runs = Registry()
 ORDER, SINK, DEATHS, SERVICE = (os.environ.get(name, "") for name in ("ORDER", "SINK", "DEATHS", "SERVICE"))
+PROCESSES = os.environ.get("PROCESSES", "")
+ME = this_process()
+if PROCESSES:  # this process can be in a call from now on, so each judgement about the living processes must know it
+    Path(PROCESSES, ME).touch()
 
 
 def kill_if_ordered(side: str) -> None:
@@ -29,34 +34,40 @@ def kill_if_ordered(side: str) -> None:
         return
     Path(taken).unlink()
     with Path(DEATHS).open("a") as deaths:
-        deaths.write(f"{os.getpid()} {time.time()}\n")
+        deaths.write(f"{ME} {time.time()}\n")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def append(name: str) -> str:
     """Append a line to the file, without any check for a repetition."""
     kill_if_ordered("before")
-    descriptor = os.open(SINK, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(descriptor, f"{name} {os.getpid()} {time.time()}\n".encode())
-    finally:
-        os.close(descriptor)
+    write_line("done", name)
     kill_if_ordered("after")
     return f"receipt {name}"
 
 
 def find_line(name: str) -> str | type[NotDone]:
-    """Look for the line in the file."""
+    """Look for the line in the file. The answer NotDone is appended to the file too, so that the judge knows their order."""
     text = Path(SINK).read_text() if Path(SINK).exists() else ""
-    return f"receipt {name}" if f"{name} " in text else NotDone
+    if f"done {name} " in text:
+        return f"receipt {name}"
+    write_line("absent", name)
+    return NotDone
+
+
+def write_line(what: str, name: str) -> None:
+    """Append a line to the file with one system call."""
+    descriptor = os.open(SINK, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, f"{what} {name} {ME} {time.time()}\n".encode())
+    finally:
+        os.close(descriptor)
 
 
 def post(name: str) -> str:
     """Call the service. The proxy before it may lose or hold the reply."""
     kill_if_ordered("before")
-    with urllib.request.urlopen(
-        urllib.request.Request(f"{SERVICE}/{name}?{os.getpid()}", method="POST"), timeout=30
-    ) as reply:
+    with urllib.request.urlopen(urllib.request.Request(f"{SERVICE}/{name}?{ME}", method="POST"), timeout=30) as reply:
         text: str = reply.read().decode()
     kill_if_ordered("after")
     return text
@@ -65,7 +76,7 @@ def post(name: str) -> str:
 def find_post(name: str) -> str | type[NotDone]:
     """Ask the service for the call."""
     try:
-        with urllib.request.urlopen(f"{SERVICE}/{name}", timeout=30) as reply:
+        with urllib.request.urlopen(f"{SERVICE}/{name}?{ME}", timeout=30) as reply:
             text: str = reply.read().decode()
             return text
     except urllib.error.HTTPError:

@@ -36,7 +36,6 @@ from coordinator.store.plans import fleets as fleet_plans
 from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import Wire, drive
-from tests.faults.lab.findings import without_calls_of_lost_workers
 from tests.faults.lab.observer import DIRECTORY
 from tests.faults.programs.app import RATE, answer_all
 
@@ -181,7 +180,7 @@ def fill_group(by: Operator) -> None:
 
 
 def call_outside(by: Operator) -> None:
-    """Set the rate of the calls to the outside, and enqueue runs that make such calls."""
+    """Set the rate of the external calls, and enqueue runs that make such calls."""
     by.client.set_rate(RATE, "60/s", burst=10, at_once=3)
     by.client.enqueue_many([("calling", by.inputs()) for _ in range(3)])
 
@@ -299,8 +298,7 @@ def unexpected(directory: Path, findings: Sequence[Finding]) -> list[str]:
     """Return the findings that were not caused on purpose."""
     path = directory / "damage"
     known = path.read_text().split() if path.exists() else []
-    others = without_calls_of_lost_workers(findings)
-    return [one.sentence for one in others if not any(name in f"{one.what} {one.name}" for name in known)]
+    return [one.sentence for one in findings if not any(name in f"{one.what} {one.name}" for name in known)]
 
 
 def _report_unexpected(by: Operator, report: DoctorReport) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,13 @@ Verdict = Literal["passed", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One campaign with its verdict. `count` is the number of faults (seeds, inputs), `seconds` the duration."""
+    """One campaign with its verdict.
+
+    Attributes:
+        count: The number of faults, seeds or inputs.
+        seconds: The duration.
+        evidence: A line for each event that a promise excludes and that the campaign therefore did not count as a breach.
+    """
 
     campaign: str
     seed: int
@@ -29,6 +35,7 @@ class Record:
     seconds: float
     verdict: Verdict
     counts: Mapping[str, int | float] = field(default_factory=dict)
+    evidence: Sequence[str] = field(default_factory=list)
 
 
 def commit() -> str:

@@ -49,6 +49,7 @@ BUGS = (
         LUA + "attempts/claim.lua",
         "if clock >= tonumber(deadline) then",
         "if false then",
+        seed=3464,
     ),
     Bug("a recovered worker claims", LUA + "attempts/claim.lua", "if condemned or not last_claim", "if not last_claim"),
     Bug(
@@ -56,6 +57,7 @@ BUGS = (
         LUA + "workers/heartbeat.lua",
         "if known.condemned then return { 'gone' } end\n",
         "",
+        seed=3953,
     ),
     Bug(
         "a recovered worker joins again",
@@ -76,6 +78,7 @@ BUGS = (
         LUA + "coordinators/recover.lua",
         "if is_spared(worker, deadline, clock, hold_until) then return { 'held' } end",
         "",
+        seed=1630,
     ),
     Bug(
         "judge ignores the pause of recovery",
@@ -160,7 +163,7 @@ BUGS = (
         LUA + "attempts/suspend.lua",
         "local reason = find_reason(id, parsed, clock)",
         "local reason = nil",
-        seed=21,
+        seed=23,
     ),
     Bug(
         "a suspend forgets a requested cancel",
@@ -237,6 +240,13 @@ BUGS = (
         "  return not till or now < till\n",
         "  return true\n",
         seed=21,
+    ),
+    Bug(
+        "a gap counts as short after a worker with a short lease joined",
+        LUA + "workers/join.lua",
+        "redis.pcall('HDEL', watch_key(), 'rest')\n",
+        "\n",
+        seed=500268,
     ),
     *FEATURE_BUGS,
 )

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import coordinator.tracing  # noqa: F401  # Its import draws random numbers, so it must not happen inside a seed.
 from coordinator.config import Settings
 from coordinator.model.address import address
 from coordinator.model.run_id import partition_for

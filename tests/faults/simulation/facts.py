@@ -16,9 +16,15 @@ class Facts:
         effects: How often each effect of a run was carried out.
         sink: The effects that a system outside has recorded. It recognises a repeated effect by its key.
         spent: How many requests each run has really made.
+        emitted: The epoch of the newest attempt of each run, and the number of events up to its last one.
     """
 
     def __init__(self) -> None:
         self.effects: Counter[tuple[str, str]] = Counter()
         self.sink: set[str] = set()
         self.spent: Counter[str] = Counter()
+        self.emitted: dict[str, tuple[int, int]] = {}
+
+    def emits(self, id: str, epoch: int, events: int) -> None:
+        """Note how many events a run has at this point of an attempt. A stale attempt changes nothing."""
+        self.emitted[id] = max(self.emitted.get(id, (0, 0)), (epoch, events))

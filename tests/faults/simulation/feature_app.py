@@ -88,11 +88,13 @@ def features(
     @runs.handler(retry=Retry(limit=3, wait=0.5), throttle=dice.choice([0.0, 0.5]), linger=linger)
     async def teller(run: AsyncRun[Any], turns: int, trouble: float) -> int:
         """Emit the events of a turn together with its message, so that each checkpoint covers both."""
+        facts.emits(run.id, run.epoch, len(events_of(len(run.messages))))
         async for turn in run.loop(limit=turns):
             if len(run.messages) <= turn:
                 run.messages.append({"turn": turn})
                 for value in events_of_turn(turn):
                     run.emit(value)
+                facts.emits(run.id, run.epoch, len(events_of(turn + 1)))
             await rest()
             if dice.random() < 0.2:
                 await run.flush()

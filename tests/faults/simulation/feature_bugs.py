@@ -77,6 +77,7 @@ CHILDREN = (
         LUA + "attempts/join_children.lua",
         "if owner_token ~= token then return { 'fenced' } end",
         "if not owner_token then return { 'fenced' } end",
+        seed=2637,
     ),
 )
 
@@ -86,6 +87,7 @@ OUTPUT = (
         LUA + "attempts/emit.lua",
         "  if owner_token ~= token then\n    answers[i] = 'fenced'\n  else\n    answers[i] = write_output(",
         "  if not owner_token then\n    answers[i] = 'fenced'\n  else\n    answers[i] = write_output(",
+        seed=1309,
     ),
     Bug(
         "a new attempt continues after events that no checkpoint covers",
@@ -113,7 +115,7 @@ OUTPUT = (
         LUA + "attempts/checkpoint.lua",
         "if plan and plan.output then write_output(id, token, plan.output, clock) end",
         "",
-        seed=2,
+        seed=10,
     ),
     Bug(
         "a release omits its events",
@@ -127,7 +129,7 @@ OUTPUT = (
         LUA + "attempts/complete.lua",
         "if #rest > 1 and write_output(id, token, string.sub(rest, 2), clock) then",
         "if false then",
-        seed=12,
+        seed=231,
     ),
     Bug(
         "an output gets no end",
@@ -139,8 +141,8 @@ OUTPUT = (
     Bug(
         "the end of an output forgets the base of its attempt",
         LUA + "shared/output.lua",
-        "    epoch, base = owner, read_emitted(id)\n",
-        "    epoch, base = owner, position\n",
+        "  local base = read_emitted(id)\n",
+        "  local base = output.position\n",
     ),
 )
 
@@ -164,6 +166,7 @@ EFFECTS = (
         LUA + "runs/revive.lua",
         "if forget == 'all' then redis.call('UNLINK', effects_key(id)) end",
         "if forget == 'all' or from_start == '1' then redis.call('UNLINK', effects_key(id)); note_no_effects(id) end",
+        seed=2179,
     ),
     Bug(
         "a run does not note that it has effects",
@@ -201,6 +204,7 @@ BUDGETS = (
         LUA + "attempts/spend.lua",
         "if owner_token ~= token then return { 'fenced' } end",
         "if not owner_token then return { 'fenced' } end",
+        seed=1094,
     ),
     Bug(
         "a child's spending is added to its parent without a mark",
@@ -257,13 +261,14 @@ GROUPS = (
         LUA + "attempts/suspend.lua",
         "  if group then leave_group(id, group, clock) end\n",
         "",
+        seed=4,
     ),
     Bug(
         "an admitted run stays in the line",
         LUA + "shared/groups.lua",
         "  redis.call('ZREM', line_key(group), id)\n  return true\n",
         "  return true\n",
-        seed=4,
+        seed=7,
     ),
 )
 
@@ -287,6 +292,7 @@ RATES = (
         LUA + "rates/acquire.lua",
         "if not answer and not turn and number <= before then answer = { 'old' } end",
         "",
+        seed=1720,
     ),
     Bug(
         "calls start during a back-off",

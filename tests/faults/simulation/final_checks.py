@@ -9,7 +9,6 @@ from coordinator.encoding.codec import decode
 from coordinator.model.run import ENDED, Status
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import schedules as schedule_plans
-from tests.faults.lab.findings import without_calls_of_lost_workers
 from tests.faults.simulation.environment import Environment
 from tests.faults.simulation.laws.step import Broken
 from tests.faults.simulation.pods import Coordinators, Pods
@@ -101,7 +100,7 @@ class FinalChecks:
         for keys in self._environment.namespace.everywhere():
             self._environment.ask(coordinator_plans.ring(keys))
         report = self._environment.ask(examine(self._environment.namespace))
-        if found := [str(finding) for finding in without_calls_of_lost_workers(report.findings)]:
+        if found := [str(finding) for finding in report.findings]:
             raise Broken(f"the structure is inconsistent: {found}")
 
     def nothing_is_left(self) -> None:

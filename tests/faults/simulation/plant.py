@@ -34,8 +34,12 @@ class Hunt(NamedTuple):
 def hunted(bug: Bug, first: int, count: int) -> Hunt:
     """Run seeds from `first` on until one of them fails. Seeds that cannot notice the bug are left out."""
     begun = time.monotonic()
-    outcome = several(seeds_of(bug.family, first, count), bug.plant)
-    return Hunt(bug, outcome.seeds, outcome.failed, outcome.why, time.monotonic() - begun)
+    outcome = several(seeds_of(bug.family, first, count), bug.plant, until_breach=True)
+    seconds = time.monotonic() - begun
+    if not outcome.breaches:
+        return Hunt(bug, outcome.seeds, None, "", seconds)
+    (breach,) = outcome.breaches
+    return Hunt(bug, outcome.seeds, breach.seed, breach.why, seconds)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from coordinator.client import AsyncHandle
 from coordinator.errors import CoordinatorError, NotFound
 from coordinator.model.output import Event, Gap, Rewind
-from coordinator.model.run import Status
+from coordinator.model.run import ENDED, Status
 from tests.faults.simulation.environment import Environment
 from tests.faults.simulation.feature_app import events_of
 from tests.faults.simulation.laws.step import Broken
@@ -38,6 +38,10 @@ class Reader:
         seen = self._environment.watchers.now(self._handle.id)
         if seen is not None and seen.status is Status.COMPLETED and self._values != self._expected:
             self._complain(f"has {self._values} at the end instead of {self._expected}")
+        # A revived run may already emit again. In its first life, no event of an attempt before the last one may be left.
+        _, most = self._environment.facts.emitted.get(self._handle.id, (0, 0))
+        if seen is not None and seen.status in ENDED and seen.counters.life == 1 and len(self._values) > most:
+            self._complain(f"has {self._values} at the end, but the last attempt had only {most} events")
 
     async def _read_some(self) -> bool:
         """Read until the end, and return True; or stop somewhere, and return False."""

@@ -18,6 +18,7 @@ import hiredis
 from coordinator.store.script import Script
 
 Words = Sequence[bytes]
+Plant = Callable[[Script], str]  # returns the text of a script, perhaps with a bug
 
 HEAD = """
 local server, ends, clock_ms = redis, '{sim}:ends', tonumber(KEYS[2])
@@ -69,7 +70,10 @@ LOOK = """#!lua
 local seen = {}
 for i = 1, #ARGV do
   local run = redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'status', 'token', 'counters', 'result', 'error', 'cancel')
-  run[8], run[9] = unpack(redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'wait', 'spend'))
+  local group
+  run[8], run[9], group = unpack(redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'wait', 'spend', 'group'))
+  run[10] = group and redis.call('SISMEMBER', KEYS[1] .. ':admitted:' .. group, ARGV[i]) or 0
+  run[11] = group and redis.call('ZSCORE', KEYS[1] .. ':line:' .. group, ARGV[i]) or ''
   run[7] = redis.call('HGET', KEYS[1] .. ':ckpt:' .. ARGV[i], 'head')
   seen[i] = run
 end
@@ -90,13 +94,13 @@ def sha(text: str) -> str:
 class RealServer:
     """One connection to a real server, which is kept from seed to seed: commands there, replies back."""
 
-    def __init__(self, path: Path, scripts: Sequence[Script], plant: Callable[[str], str] = str) -> None:
+    def __init__(self, path: Path, scripts: Sequence[Script], plant: Plant) -> None:
         """Connect and load the scripts. `plant` may put a bug into a script's text; callers still use the hash of the original."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader()
         self.scripts = {script.sha.encode(): script for script in scripts}
-        texts = {script.sha.encode(): with_head(plant(script.text)) for script in scripts}
+        texts = {script.sha.encode(): with_head(plant(script)) for script in scripts}
         self._ours = {known: sha(text).encode() for known, text in texts.items()}
         self._known: dict[tuple[bytes, ...], Any] = {}
         self.look, self._sweep = sha(LOOK).encode(), sha(SWEEP).encode()

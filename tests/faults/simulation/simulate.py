@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,39 +18,54 @@ from multiprocessing import get_context
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 
+from coordinator.store.script import Script
 from coordinator.store.scripts import SCRIPTS
 from tests.faults.records.archive import Record, Verdict, commit, keep
-from tests.faults.simulation.server import RealServer
+from tests.faults.simulation.server import Plant, RealServer
 from tests.faults.simulation.world import World
 from tests.servers import FORGETFUL, Server
 
 SEEDS_PER_PROCESS = 200  # seeds per process
+MOST_SHOWN = 10  # breaches that a campaign prints
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A seed that broke a promise: what was noticed, and the last calls at the server."""
+
+    seed: int
+    why: str
+    tail: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.why}"
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of some seeds. `why` is empty if every promise was kept."""
+    """The result of some seeds. Without breaches, every promise was kept."""
 
     seeds: int = 0
     events: int = 0
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     digest: str = ""
-    failed: int | None = None
-    why: str = ""
-    tail: tuple[str, ...] = ()
+    breaches: list[Breach] = field(default_factory=list)
 
     def add(self, other: Outcome) -> None:
         self.seeds += other.seeds
         self.events += other.events
         self.runs += other.runs
         self.faults += other.faults
-        if self.failed is None:
-            self.failed, self.why, self.tail = other.failed, other.why, other.tail
+        self.breaches += other.breaches
+
+
+def _unchanged(script: Script) -> str:
+    return script.text
 
 
 @contextmanager
-def a_server(plant: Callable[[str], str] = str) -> Iterator[RealServer]:
+def a_server(plant: Plant = _unchanged) -> Iterator[RealServer]:
     with tempfile.TemporaryDirectory(prefix="simulate-") as folder:
         path = Path(folder, "socket")
         process = Server("valkey", Path(folder), {**FORGETFUL, "unixsocket": str(path)})
@@ -69,11 +84,8 @@ def one(seed: int, server: RealServer) -> Outcome:
     try:
         world.run()
     except Exception as error:  # noqa: BLE001  # Whatever it is, the seed repeats it.
-        outcome.failed, outcome.why, outcome.tail = (
-            seed,
-            f"{type(error).__name__}: {error}",
-            tuple(world.environment.trace.tail),
-        )
+        why = f"{type(error).__name__}: {error}"
+        outcome.breaches.append(Breach(seed, why, tuple(world.environment.trace.tail)))
     trace = world.environment.trace
     outcome.events, outcome.runs = trace.events, len(world.users.acknowledged)
     outcome.faults, outcome.digest = world.environment.network_faults.counts, trace.digest
@@ -81,12 +93,12 @@ def one(seed: int, server: RealServer) -> Outcome:
 
 
 def some(first: int, count: int) -> Outcome:
-    """Run consecutive seeds in this process until one fails."""
+    """Run consecutive seeds in this process. A breach does not stop the seeds after it."""
     return several(range(first, first + count))
 
 
-def several(seeds: Iterable[int], plant: Callable[[str], str] = str) -> Outcome:
-    """Run some seeds in this process until one fails."""
+def several(seeds: Iterable[int], plant: Plant = _unchanged, *, until_breach: bool = False) -> Outcome:
+    """Run some seeds in this process: all of them, or with `until_breach` up to the first breach."""
     total = Outcome()
     hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None  # Discarded tasks cannot clean up.
     gc.collect()
@@ -97,7 +109,7 @@ def several(seeds: Iterable[int], plant: Callable[[str], str] = str) -> Outcome:
             for seed in seeds:
                 total.add(one(seed, server))
                 gc.collect()
-                if total.failed is not None:
+                if until_breach and total.breaches:
                     break
     finally:
         gc.enable()
@@ -138,20 +150,21 @@ def main(arguments: list[str]) -> int:
     seconds = time.monotonic() - begun
     say(total, seconds)
     if not given.no_record:
-        verdict: Verdict = "passed" if total.failed is None else "failed"
-        counts = {"events": total.events, "runs": total.runs, **total.faults}
+        verdict: Verdict = "failed" if total.breaches else "passed"
+        counts = {"events": total.events, "runs": total.runs, "breaches": len(total.breaches), **total.faults}
         keep(Record("simulate", given.seed, commit(), total.seeds, round(seconds, 1), verdict, counts))
-    return 0 if total.failed is None else 1
+    return 1 if total.breaches else 0
 
 
 def say(total: Outcome, seconds: float) -> None:
     print(f"{total.seeds:,} seeds in {seconds:.1f} s: {total.seeds / seconds:.1f} per second")
     print(f"{total.events:,} calls at the server, {total.runs:,} runs acknowledged")
     print(", ".join(f"{count:,} {fault}" for fault, count in sorted(total.faults.items())) or "no faults")
-    if total.failed is None:
+    if not total.breaches:
         print("every promise was kept")
         return
-    for line in total.tail:
-        print(line)
-    print(f"seed {total.failed}: {total.why}")
-    print(f"repeat with: scripts/faults simulate --count 1 --seed {total.failed} --no-record")
+    first = total.breaches[0]
+    print("\n".join(first.tail))
+    print(f"{len(total.breaches):,} seeds broke a promise:")
+    print("\n".join(str(breach) for breach in total.breaches[:MOST_SHOWN]))
+    print(f"repeat the first with: scripts/faults simulate --count 1 --seed {first.seed} --no-record")

@@ -29,6 +29,7 @@ class Users:
         self.poison: set[str] = set()
         self.all: list[tuple[Process, asyncio.Task[Any]]] = []
         self.readers: list[asyncio.Task[Any]] = []
+        self._reading: AsyncClient | None = None  # the client that all readers share
         self._sent: dict[
             tuple[str, str], int
         ] = {}  # run and topic -> number of signals that a sender knows to be stored
@@ -84,8 +85,10 @@ class Users:
                 if kind == "poison":
                     self.poison.add(handle.id)
                 if kind == "teller":
+                    # Readers live longer than the producer: its death must not take their requests along.
+                    self._reading = self._reading or self._client()
                     for settled in (True, False):
-                        reader = Reader(self._environment, handle, inputs["turns"], settled)
+                        reader = Reader(self._environment, self._reading.handle(handle.id), inputs["turns"], settled)
                         process = Process(f"r{len(self.readers)}")
                         self.readers.append(self._environment.go(process, reader.read()))
                 if self._dice.random() < 0.3:
@@ -191,7 +194,10 @@ class Users:
             await asyncio.sleep(self._dice.random() * 1.5)
             if not self.acknowledged:
                 continue
-            ended = [id for id in self.acknowledged if self._has_ended_badly(id)]
+            ids = dict.fromkeys(
+                [*self.acknowledged, *self._environment.facts.spent]
+            )  # with children that have spent something
+            ended = [id for id in ids if self._has_ended_badly(id)]
             if ended and self._dice.random() < 0.5:
                 handle = client.handle(self._dice.choice(ended))
                 with contextlib.suppress(CoordinatorError):

@@ -277,6 +277,7 @@ class Watcher:
                 raise Broken(f"worker {name} joined after it was recovered")
             lease = int(given[0]["lease"])
             self._members[name] = replace(member, until=now + lease) if member else Member(lease, now + lease)
+            self._rest = 0  # Its lease may be short, so three ticks without a judgement are a gap from now on.
 
     def _heartbeat(self, now: int, given: Given, reply: Any, before: dict[str, Seen | None]) -> None:
         member = self._members.get(given[0]["worker"])
@@ -368,7 +369,10 @@ class Watcher:
             raise Broken(f"the next judgement is in {self._rest} ms, although a lease ends in {soonest - now} ms")
 
     def _judge_leases(self, now: int) -> None:
-        """Workers must not be declared lost if no coordinator looked for three rests, or if most leases expired together."""
+        """Workers must not be declared lost if no coordinator looked for three rests, or if most leases expired together.
+
+        A worker that joins shortens the rest to one tick, as the coordinators did not know its lease at their last judgement.
+        """
         there = [member for member in self._members.values() if not member.gone]
         leased = [member for member in there if not member.condemned]
         unwatched = self._judged_at is None or now - self._judged_at > 3 * max(TICK_MS, self._rest)

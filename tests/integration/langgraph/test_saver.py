@@ -102,6 +102,21 @@ def test_thread_that_others_delete_or_prune_is_saved_again_whole(saver_url: str,
         assert read.checkpoint["channel_values"]["numbers"] == values["numbers"]
 
 
+def test_two_processes_that_store_the_same_values_do_not_make_them_unreadable(saver_url: str, namespace: str) -> None:
+    """Each process compresses a value against the values that it knows, and they know different ones."""
+    one, two = (next(codes()) + end for end in ("1", "2"))
+    with RedisSaver(saver_url, namespace) as first, RedisSaver(saver_url, namespace) as second:
+        config = first.put(CONFIG, empty_checkpoint(), {}, {})
+        first.put_writes(config, [("channel", one)], "task 1")
+        second.put_writes(config, [("channel", two), ("channel", one)], "task 2")
+        first.put_writes(config, [("channel", two), ("channel", one)], "task 3")
+        for reader in (first, second):
+            found = reader.get_tuple(CONFIG)
+            assert found is not None
+            assert found.pending_writes is not None
+            assert [value for _, _, value in found.pending_writes] == [one, two, one, two, one]
+
+
 def test_pruned_thread_continues_with_its_delta_channels(saver_url: str, namespace: str) -> None:
     with RedisSaver(saver_url, namespace) as saver:
         graph = counting().compile(checkpointer=saver)

@@ -14,9 +14,11 @@ from coordinator.clock import SystemClock
 from coordinator.config import Settings
 from coordinator.errors import BadOption
 from coordinator.metrics import namespace_gauges
-from coordinator.metrics.catalog import CATALOG, MOST_LIMITED, MOST_QUEUES, OTHER
+from coordinator.metrics.catalog import CATALOG, MOST_LIMITED, MOST_QUEUES, MOST_RATES, OTHER
 from coordinator.metrics.namespace_gauges import read_gauges
 from coordinator.metrics.samples import Samples
+from coordinator.model.policies.rates import RateLimit
+from coordinator.model.run_id import partition_for
 from coordinator.services.daemon import Coordinator
 from coordinator.services.metrics_endpoint import serve_metrics
 from coordinator.store.plans import coordinators as coordinator_plans
@@ -267,6 +269,72 @@ async def test_groups_are_counted_by_kind_and_are_never_a_label(here):
     assert not any(metric.name.startswith("runs_group") and metric.labels != ("kind",) for metric in CATALOG.values())
 
 
+async def test_groups_that_wait_for_their_rate_of_starts_and_the_longest_wait_are_read(here):
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        await client.set_limit("report", at_once=5, rate="1/h", burst=1)
+        await client.set_limit("crawl", at_once=1)
+        for kind in ("report", "crawl"):
+            for _ in range(3):
+                await client.enqueue(kind, group="acme")
+        line = next(
+            k.line("crawl:acme") for k in here.namespace.everywhere() if here.admin.exists(k.line("crawl:acme"))
+        )
+        (first, score), *_ = here.admin.zrange(line, 0, 0, withscores=True)
+        here.admin.zadd(line, {first: score - 100_000})
+    found = (await here.do(read_gauges(here.namespace))).values
+    assert found["runs_groups_paced"] == {("report",): 1, ("crawl",): 0}
+    assert found["runs_group_oldest_seconds"]["crawl",] == pytest.approx(100, abs=30)
+    assert found["runs_group_oldest_seconds"]["report",] < 30
+
+
+async def test_calls_to_the_outside_are_counted_by_the_name_of_their_limit(here):
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        await client.set_rate("search", "10/s", burst=2)
+        await client.set_rate("model", at_once=1)
+    for name, key, members in (("search", "turns", 2), ("model", "holders", 1)):
+        keys = here.namespace.keys(partition_for(name, here.namespace.partitions))
+        here.admin.zadd(getattr(keys, key)(name), {f"w-{n}": n for n in range(members)})
+        here.admin.hset(keys.bucket(name), mapping={"level": 2, "at": (here.admin.time()[0] + 60) * 1000, "ticket": 2})
+    found = (await here.do(read_gauges(here.namespace))).values
+    assert found["runs_rate_calls"] == {("search",): 0, ("model",): 1}
+    assert found["runs_rate_waiting"] == {("search",): 2, ("model",): 0}
+    assert found["runs_rate_wait_seconds"] == {("search",): pytest.approx(0.3), ("model",): 0}
+
+
+def test_rates_beyond_the_limit_are_counted_together() -> None:
+    samples = Samples()
+    rates = [RateLimit(f"r{n}", "1/s", 1, None, held=1, waiting=n, wait=float(n)) for n in range(MOST_RATES + 30)]
+    namespace_gauges._add_rates(samples, rates)
+    calls = samples.values["runs_rate_calls"]
+    assert len(calls) == MOST_RATES + 1
+    assert calls[OTHER,] == 30
+    assert samples.values["runs_rate_wait_seconds"][OTHER,] == 29
+
+
+async def test_wait_of_a_call_for_its_limit_is_measured(here):
+    runs: Registry[Any] = Registry()
+
+    @runs.handler
+    async def call(run: AsyncRun) -> None:
+        async with run.limit("free"):
+            pass
+        async with run.limit("closed"):
+            pass
+
+    async with AsyncClient(here.url, here.namespace.name) as client:
+        await client.set_rate("free", "1000/s")
+        await client.set_rate("closed", at_once=0)
+        await client.enqueue("call")
+        *_, metrics = measured(here, runs)
+        closed = here.namespace.keys(0).turns("closed")
+        await eventually(lambda: here.admin.zcard(closed) == 1, "the call waits")
+        await client.set_rate("closed", at_once=1)
+        await eventually(
+            lambda: distribution(metrics, "runs_limit_wait_seconds", "call")[0] == 1, "the wait was measured"
+        )
+    assert distribution(metrics, "runs_limit_wait_seconds", "call")[1] > 0
+
+
 def test_kinds_with_waiting_groups_beyond_the_limit_are_counted_together() -> None:
     samples = Samples()
     groups = [GroupView(f"kind{n}", "g", 2 if n < MOST_LIMITED else 1, 1, 1) for n in range(MOST_LIMITED + 30)]
@@ -338,6 +406,7 @@ async def test_coordinator_serves_what_prometheus_can_parse(here):
     running = asyncio.create_task(coordinator.run())
     await here.enqueue("work")
     async with AsyncClient(here.url, here.namespace.name) as client:
+        await client.set_rate("search", "10/s")
         await client.set_limit("limited", at_once=0)
         await client.enqueue("limited", group="acme")
     async with serve_metrics(f"127.0.0.1:{port}", coordinator.metrics, SystemClock()):

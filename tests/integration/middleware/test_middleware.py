@@ -16,7 +16,7 @@ from coordinator import AsyncClient, AttemptEnding, AttemptInfo, BadOption, Clie
 from coordinator.encoding.codec import encode
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
-from workers import AsyncRun, Registry, RetryLater, Run
+from workers import AsyncRun, Budget, Registry, RetryLater, Run, Spending
 
 tenant: ContextVar[str] = ContextVar("tenant", default="")
 
@@ -310,6 +310,51 @@ async def test_steps_of_plain_and_async_handlers_are_seen(here):
         ("plain", "phase", "think"), ("plain", "sleep", ""), ("plain", "receive", "a"),
     ]  # fmt: skip
     assert {step[0] for step in around.seen if step[1] == "save"} == {"work", "plain"}
+
+
+async def test_effects_and_spending_are_seen(here):
+    class Seen(Middleware):
+        def __init__(self) -> None:
+            self.steps: list[tuple[str, str]] = []
+            self.endings: list[tuple[str, Spending, str]] = []
+
+        @contextmanager
+        def around_step(self, step: StepInfo) -> Iterator[None]:
+            yield
+            if step.what != "save":
+                self.steps.append((step.what, step.name))
+
+        def on_ending(self, ending: AttemptEnding) -> None:
+            self.endings.append((ending.attempt.kind, ending.spent, type(ending.error).__name__))
+
+    seen = Seen()
+    runs = Registry(middleware=[seen])
+
+    @runs.handler
+    async def work(run: AsyncRun) -> None:
+        for _ in range(2):  # the second call returns the stored output
+            await run.once("charge", int)
+        run.spend(usd=0.5, requests=1)
+
+    @runs.handler(budget=Budget(tokens=10))
+    def plain(run: Run) -> None:
+        run.once("mail", int)
+        run.spend(tokens=11)
+        run.once("never", int)
+
+    @runs.handler
+    async def frugal(run: AsyncRun) -> None: ...
+
+    worker, task = here.worker(runs)
+    for kind, status in (("work", "completed"), ("plain", "failed"), ("frugal", "completed")):
+        await here.until(await here.enqueue(kind), status)
+    await here.end(worker, task)
+    assert seen.steps == [("once", "charge"), ("once", "mail")]
+    assert seen.endings == [
+        ("work", Spending(0.5, 0, 1), "NoneType"),
+        ("plain", Spending(0.0, 11, 0), "BudgetExceeded"),
+        ("frugal", Spending(0.0, 0, 0), "NoneType"),
+    ]
 
 
 async def test_middleware_that_leaves_out_a_run_is_not_called_for_it(here):

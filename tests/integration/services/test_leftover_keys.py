@@ -40,7 +40,7 @@ from workers.durable.records import record_plans
 from workers.durable.records.record_delta import NOTHING
 
 DAY = 86_400.0
-BEYOND = 720.0  # seconds after the longest retention within which everything must be gone; tombstones last ten minutes
+BEYOND = 600.0  # seconds after the longest retention within which everything must be gone; tombstones last ten minutes
 PAGE = Path(__file__).parents[3] / "docs/reference/keys.md"
 
 

@@ -47,6 +47,15 @@ async def talk(run: AsyncRun, values: list[Any]) -> int:
 
 
 @runs.handler
+async def pour(run: AsyncRun, count: int, size: int) -> None:
+    """Emit many events, in groups of 300."""
+    for number in range(count):
+        run.emit("x" * size)
+        if number % 300 == 299:
+            await asyncio.sleep(0.02)  # lets the worker send the events
+
+
+@runs.handler
 async def nest(run: AsyncRun, depth: int) -> None:
     value: Any = 1
     for _ in range(depth):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +14,7 @@ import httpx
 import pytest
 from httpx_sse import ServerSentEvent, aconnect_sse
 
-from coordinator import AsyncClient, RunView
+from coordinator import AsyncClient, Event, RunView
 from coordinator.web import Limits, api
 from coordinator.web.rest.call import Call
 from tests.conftest import StartServer
@@ -146,8 +148,9 @@ async def test_idle_stream_is_closed_and_continues_when_it_is_opened_again(make_
     assert answer.text.startswith(": the stream is open\nretry: 1000\nid: ")
     assert ": keep-alive\n" in answer.text
     assert "event: end" not in answer.text
-    (event,) = await read(site, id)
+    (event,) = await eventually(lambda: read(site, id), "the first event")
     await site.http.post(f"/runs/{id}/signals/answer", json="Ada")
+    await site.client.handle(id).wait(timeout=30)
     assert values(await read(site, id, {"Last-Event-ID": event.id})) == ["Hello Ada"]
 
 
@@ -190,3 +193,27 @@ async def test_stream_that_is_closed_while_idle_does_not_hide_the_last_events(
         await site.client.handle(id).send("answer", "Ada")
     monkeypatch.undo()
     assert values(await read(site, id, {"Last-Event-ID": events[-1].id})) == ["Hello Ada"]
+
+
+async def test_client_that_never_reads_holds_limited_memory_and_delays_no_other_reader(site: Site) -> None:
+    """The output is larger than what Redis keeps, so the client gets a gap when it reads at last."""
+    count, url = 40_000, httpx.URL(site.url)
+    id = await site.enqueue("pour", {"count": count, "size": 500})
+    with socket.socket() as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 * 1024)
+        lazy.connect((url.host, url.port))
+        lazy.sendall(f"GET /api/runs/{id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert await site.client.handle(id).wait(timeout=60) == "completed"
+        other = await site.enqueue("talk", {"values": list(range(300))})
+        assert values(await read(site, other)) == list(range(300))
+        assert len(site.app.state.streams) == 1, "the stream of the client is still open"
+        held = sum(type(one) is Event for one in gc.get_objects())
+        assert held < 14_000, "what Redis keeps of one run, and an inbox; not the whole output"
+        lazy.setblocking(False)
+        rest = bytearray()
+        async with asyncio.timeout(60):
+            while b"event: end" not in rest[-1000:]:
+                rest += await asyncio.get_running_loop().sock_recv(lazy, 1 << 20)
+    gaps = [json.loads(line[6:]) for line in rest.decode().split("event: gap\n")[1:] for line in [line.split("\n")[1]]]
+    assert sum(gap["count"] for gap in gaps) + rest.count(b'"number"') == count
+    assert gaps, "the server has removed events before the client read them"

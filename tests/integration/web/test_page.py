@@ -19,6 +19,7 @@ from starlette.routing import Mount
 from coordinator import AsyncClient, Status
 from coordinator.config import Settings
 from coordinator.feed.watcher import Watcher
+from coordinator.model.run_id import partition_for
 from coordinator.services.daemon import Coordinator
 from coordinator.web import Role, app
 from coordinator.web.gate import Gate, role_of_caller
@@ -615,6 +616,22 @@ async def test_late_schedules_late_runs_and_lines_of_groups_are_read(client: Asy
     told = " ".join(watcher.board.attention())
     for words in ("1 schedule is late", "delayed run was due", f"group {SCRIPT} of report is full (1 of 1): 3 runs"):
         assert words in told
+
+
+async def test_calls_to_the_outside_are_on_the_board(client: AsyncClient, real_url: str) -> None:
+    await client.set_rate("search", "10/s", burst=2, at_once=3)
+    await client.set_rate("idle", at_once=1)
+    space: Any = await client._do(lambda namespace: namespace.space())
+    keys = space.keys(partition_for("search", space.partitions))
+    admin: Any = redis.asyncio.from_url(real_url)
+    async with admin:
+        await admin.zadd(keys.turns("search"), {"w-1": 0, "w-2": 1})
+    watcher = Watcher(client)
+    await watcher._refresh()
+    busy, idle = board_data(watcher.board)["limits"]
+    assert (busy["name"], busy["limit"]) == ("search", "10/s, burst 2, 3 calls at once")
+    assert (busy["held"], busy["waiting"]) == (0, 2)
+    assert (idle["name"], idle["limit"], idle["waiting"], idle["wait"]) == ("idle", "1 call at once", 0, 0)
 
 
 async def test_doctor_is_asked_cheaply_by_the_overview(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,48 @@ async def test_caller_has_a_limited_number_of_requests_that_wait(make_site: Call
     assert (await wait(third, alice, 0.1)).status_code == 202, "the places are free again"
 
 
+async def test_request_that_waits_frees_its_place_when_its_client_leaves(
+    make_site: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    site: Site = await make_site(limits=Limits(waits=1, wait=3600))
+    id, url = await site.enqueue("ask"), httpx.URL(site.url)
+    for _ in range(2):
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(f"GET /api/runs/{id}/result?wait=3600 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        await writer.drain()
+        await eventually(lambda: site.app.state.streams.waits == 1, "the request to wait")
+        writer.close()
+        await eventually(lambda: site.app.state.streams.waits == 0, "the place to be free again")
+        del reader
+    assert f"request cut: GET /api/runs/{id}/result" in caplog.text
+    assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
+    waiting = asyncio.create_task(site.http.get(f"/runs/{id}/result", params={"wait": 3600}))
+    await eventually(lambda: site.app.state.streams.waits == 1, "another request to wait")
+    await site.http.post(f"/runs/{id}/cancel")
+    assert (await waiting).status_code == 409
+
+
+async def test_request_that_waits_does_not_stop_an_application_whose_middleware_repeats_the_body(
+    make_site: Callable[..., Any],
+) -> None:
+    site: Site = await make_site(limits=Limits(wait=3600))
+    id = await site.enqueue("ask")
+
+    async def repeating(scope: Any, receive: Any, send: Any) -> None:
+        async def receive_again() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        await site.app(scope, receive_again if scope["type"] == "http" else receive, send)
+
+    transport = httpx.ASGITransport(repeating)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        waiting = asyncio.create_task(http.get(f"/runs/{id}/result", params={"wait": 3600}))
+        await eventually(lambda: site.app.state.streams.waits == 1, "the request to wait")
+        await site.http.post(f"/runs/{id}/cancel")
+        assert (await waiting).status_code == 409
+
+
 @pytest.mark.parametrize("sent", [b"", b'{"kind": "do'])
 async def test_upload_that_is_cut_logs_no_traceback(site: Site, caplog: pytest.LogCaptureFixture, sent: bytes) -> None:
     caplog.set_level(logging.INFO)

@@ -24,7 +24,8 @@ from tests.servers import Server
 from tests.waiting import eventually, next_turn, work_for
 from workers import AsyncRun, Registry, Run
 
-CUTS = int(os.environ.get("RUNS_TEST_CUTS", "25"))  # places in the traffic of a run at which its connection is cut
+# Places in the traffic of a run at which its connection is cut; RUNS_TEST_CUTS=100000 cuts it after every byte.
+CUTS = int(os.environ.get("RUNS_TEST_CUTS", "25"))
 READER_BYTES = 1200  # bytes of a reader's connection within which it is cut
 
 # The newest tenacity deprecates how the wire builds its back-off.
@@ -106,21 +107,27 @@ def talking(words: int = 30, enough: Callable[[], bool] = lambda: True) -> Regis
 # ---- cuts
 
 
+def places(traffic: int, count: int) -> list[int]:
+    """Return the numbers of bytes after which a connection is cut: every number, or `count` of them at random."""
+    if count >= traffic:
+        return list(range(1, traffic + 1))
+    dice = random.Random(traffic)
+    return [1 + traffic * part // count + dice.randrange(traffic // count) for part in range(count)]
+
+
 @pytest.mark.parametrize("direction", ["request", "reply"])
 async def test_connection_of_the_worker_that_is_cut_at_any_byte_changes_no_text(
     bench: Bench, client: AsyncClient, cutter: Cutter, direction: Direction
 ) -> None:
     bench.worker(talking(), url=cutter.url, concurrency=4)
-    dice = random.Random(direction)
     warm = await bench.enqueue("talk")
     await bench.outcome(warm)
-    traffic = cutter.carried[direction]
-    for place in range(CUTS):
-        cutter.arm(direction, 1 + traffic * place // CUTS + dice.randrange(1 + traffic // CUTS))
+    for place in places(cutter.carried[direction], CUTS):
+        cutter.arm(direction, place)
         id = await bench.enqueue("talk")
         plain, settled = await asyncio.gather(read(client, id), read(client, id, settled=True))
         await bench.until(id, "completed")
-        assert plain == settled == bench.result(id), f"cut after about {traffic * place // CUTS} bytes"
+        assert plain == settled == bench.result(id), f"cut after {place} bytes"
 
 
 @pytest.mark.parametrize("direction", ["request", "reply"])
@@ -128,14 +135,13 @@ async def test_connection_of_the_reader_that_is_cut_at_any_byte_changes_no_text(
     bench: Bench, cutter: Cutter, namespace: str, direction: Direction
 ) -> None:
     bench.worker(talking(), concurrency=4)
-    cuts = max(1, CUTS // 2)
-    for place in range(cuts):
+    for place in places(READER_BYTES, max(1, CUTS // 2)):
         async with AsyncClient(cutter.url, namespace) as client:
             before = cutter.carried[direction]
             id = await bench.enqueue("talk")
             reading = [asyncio.create_task(read(client, id, settled=which)) for which in (False, True)]
             await eventually(lambda: cutter.carried[direction] > before, "the readers to connect")  # noqa: B023
-            cutter.arm(direction, 1 + READER_BYTES * place // cuts)
+            cutter.arm(direction, place)
             plain, settled = await asyncio.gather(*reading)
             assert plain == settled == bench.result(id)
 
@@ -321,6 +327,30 @@ async def test_many_readers_share_one_connection(bench: Bench, client: AsyncClie
     bench.worker(runs, concurrency=40)
     go.set()
     assert await asyncio.gather(*readers) == [[id] for id in ids for _ in range(3)]
+
+
+async def test_readers_that_wait_send_nothing(start_server: StartServer, namespace: str) -> None:
+    server = start_server()
+
+    def commands() -> int:
+        return int(server.admin.info("stats")["total_commands_processed"])
+
+    async with AsyncClient(server.url, namespace) as client:
+        handles = [await client.enqueue("talk") for _ in range(40)]
+        readers = [asyncio.create_task(read(client, handle.id)) for handle in handles]
+        part = lambda: next(iter(client._open().feed._parts.values()), None)  # noqa: E731
+        await eventually(lambda: (found := part()) is not None and len(found.streams.wanted()[0]) == 41, "all readers")
+        await eventually(lambda: _is_quiet(commands), "the last reader to wait")
+        before = commands()
+        await work_for(2.0)
+        assert commands() - before == 1, "only the question itself"
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+
+def _is_quiet(commands: Callable[[], int]) -> bool:
+    return -commands() + commands() == 1
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])

@@ -146,6 +146,30 @@ async def test_spending_of_a_lost_worker_counts(bench: Bench, client: AsyncClien
     assert (await handle.view()).spent == Spending(1.75, 0, 0)
 
 
+async def test_spending_before_a_saved_cut_counts_if_the_worker_is_lost_after_the_save(
+    bench: Bench, client: AsyncClient
+) -> None:
+    saved, runs = asyncio.Event(), Registry[Any]()
+
+    @runs.handler(budget=Budget(usd=2))
+    async def agent(run: AsyncRun) -> float | None:
+        if not run.messages:
+            run.spend(usd=1.5)
+            run.messages.append("an answer that was paid for")
+            await run.flush()
+            saved.set()
+            await asyncio.Event().wait()
+        return run.spent.usd
+
+    worker, _ = bench.worker(runs)
+    handle = await client.enqueue("agent")
+    await saved.wait()
+    await bench.abandon(worker)
+    bench.worker(runs)
+    await bench.until(handle.id, "completed")
+    assert bench.result(handle.id) == 1.5
+
+
 async def test_spending_reaches_the_server_with_a_heartbeat(bench: Bench, client: AsyncClient) -> None:
     runs, may_end = Registry[Any](), asyncio.Event()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from coordinator.doctor.examiner import examine
 from coordinator.store.plans import clients as client_plans
 from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench
+from tests.proxy import Proxy
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, NotDone, Registry, Retry, Run
@@ -108,6 +111,60 @@ async def test_effect_of_a_lost_worker_is_unknown_and_not_retried(bench: Bench, 
     assert (bench.error(id)[0], len(calls), stored(bench, id)) == ("OutcomeUnknown", 1, {"begun:charge"})
     assert bench.counters(id).failures == 1
     assert (await bench.view(id)).effects == {"charge": "begun"}
+
+
+async def test_effect_that_waited_for_a_thread_is_not_called_after_its_run_was_lost(bench: Bench) -> None:
+    runs, calls, free = Registry[Any](), list[int](), threading.Event()
+
+    @runs.handler
+    async def pay(run: AsyncRun) -> None:
+        if run.attempt == 1:
+            asyncio.get_running_loop().run_in_executor(
+                run._backing.threads, free.wait, 60
+            )  # the only thread of the worker
+        await run.once("charge", calls.append, run.attempt)
+
+    worker, _ = bench.worker(runs, concurrency=1, lease=1.0)
+    id = await bench.enqueue("pay")
+    await eventually(lambda: stored(bench, id) == {"begun:charge"}, "the effect to be begun")
+    (attempt,) = worker.attempts.values()
+    await bench.abandon(worker)
+    await eventually(lambda: attempt.lost, "the worker to notice that it has lost the run")
+    bench.worker(runs)
+    await bench.until(id, "failed")
+    assert bench.error(id)[0] == "OutcomeUnknown"
+    free.set()
+    await eventually(lambda: not worker.attempts, "the lost attempt to end")
+    assert calls == []
+
+
+async def test_effect_that_waited_for_a_thread_is_called_when_the_lease_is_confirmed_again(
+    bench: Bench, valkey_server: Server
+) -> None:
+    runs, calls, free = Registry[Any](), list[int](), threading.Event()
+
+    @runs.handler
+    async def pay(run: AsyncRun) -> None:
+        asyncio.get_running_loop().run_in_executor(run._backing.threads, free.wait, 60)  # the only thread of the worker
+        await run.once("charge", calls.append, 1)
+
+    with closing(Proxy(valkey_server.port)) as proxy:
+        worker, task = bench.worker(runs, url=proxy.url, concurrency=1, lease=1.0)
+        id = await bench.enqueue("pay")
+        await eventually(lambda: stored(bench, id) == {"begun:charge"}, "the effect to be begun")
+        (attempt,) = worker.attempts.values()
+        proxy.hold_requests()
+        await eventually(lambda: attempt.lease.in_doubt, "the lease to expire in the worker")
+        free.set()
+        threads: Any = attempt.threads
+        await asyncio.wrap_future(
+            threads.submit(int)
+        )  # the thread has taken the call of the effect from its queue before this one
+        assert calls == [], "another worker may have the run"
+        proxy.release_requests()
+        await bench.until(id, "completed")
+        assert calls == [1]
+        await bench.end(worker, task)
 
 
 @KINDS

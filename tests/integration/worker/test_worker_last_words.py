@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +130,30 @@ async def test_failure_is_logged_once_with_its_traceback(
     assert record.exc_info is not None
     assert record.exc_info[0] is not None
     assert record.exc_info[0].__name__ == error
+
+
+@pytest.mark.parametrize("kind", ["raises", "raises_plain"])
+async def test_traceback_of_a_failure_begins_in_the_handler(here: Bench, kind: str) -> None:
+    here.worker(failing())
+    id = await here.enqueue(kind)
+    await here.outcome(id)
+    first = here.error(id)[2].splitlines()[1]
+    assert Path(__file__).name in first
+
+
+async def test_run_with_wrong_inputs_is_rejected_without_a_traceback(
+    here: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    here.worker(failing())
+    id = await here.enqueue("raises", {"unknown": 1})
+
+    def found() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if f"run {id} could not be started" in record.getMessage()]
+
+    await eventually(found, "the log line")
+    assert found()[0].exc_info is None
+    assert here.error(id)[0] == "BadInputs"
+    assert here.error(id)[2] == ""
 
 
 async def test_request_for_a_later_retry_is_logged_without_a_traceback(

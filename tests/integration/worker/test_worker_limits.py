@@ -1,4 +1,4 @@
-"""run.limit in a real worker: calls to the outside keep to their rate, and stops, cancels and losses give places back."""
+"""run.limit in a real worker: external calls keep to their rate, and stops, cancels and losses give places back."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ async def test_interrupted_sleep_continues_and_does_not_restart(bench: Bench) ->
 
     @runs.handler(linger=60)
     async def sleepy(run: AsyncRun) -> None:
-        ends.append(str(run._draft.more.deadlines))
+        ends.append(str(run._draft.bookkeeping.deadlines))
         await run.sleep(1.5)
 
     worker, _ = bench.worker(runs)

@@ -69,6 +69,49 @@ def test_view_names_open_children_among_the_last_of_many(store: Store) -> None:
     assert {child[0].decode() for child in children[4]} == left
 
 
+@pytest.mark.parametrize("how", ["crash", "release"])
+def test_loss_after_a_further_child_has_ended_is_not_a_strike(store: Store, how: str) -> None:
+    parent, ids = spawn(store)
+    children = claim_all(store)
+    strikes = []
+    for number, ended in enumerate([ids[0], "", "", ids[1], ids[2], ""]):
+        if ended:
+            assert store.complete(children[ended]) == "ok"
+        if how == "crash":
+            store.crash(parent)
+        else:
+            assert store.release(parent, mode="unasked") == "delayed"
+        strikes.append(store.counters(parent.id).strikes)
+        store.later(60_000)
+        store.due()
+        parent = store.take(f"p{number}", alone=True)
+    assert strikes == [0, 1, 2, 0, 0, 1]
+
+
+def test_parent_without_new_endings_is_dead_after_three_losses(store: Store) -> None:
+    parent, ids = spawn(store)
+    store.complete(claim_all(store)[ids[0]])
+    for number in range(4):
+        assert store.status(parent.id) == "running"
+        store.crash(parent)
+        store.later(60_000)
+        store.due()
+        if number < 3:
+            parent = store.take(f"p{number}", alone=True)
+    assert store.status(parent.id) == "dead", "one loss after progress, and three strikes"
+
+
+def test_revived_parent_counts_the_endings_of_its_children_again(store: Store) -> None:
+    parent, ids = spawn(store)
+    store.complete(claim_all(store)[ids[0]])
+    store.crash(parent)
+    assert store.run(parent.id)["endings"] == "1"
+    parent = store.take("p")
+    store.fail(parent)
+    store.revive(parent.id)
+    assert "endings" not in store.run(parent.id)
+
+
 def test_parent_wakes_when_all_children_have_ended_and_collects_in_their_order(store: Store) -> None:
     parent, ids = spawn(store)
     assert store.suspend(parent, children={BASE: 3}) == "waiting"

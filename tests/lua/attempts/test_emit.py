@@ -10,6 +10,7 @@ from coordinator.model.limits import DAY_MS, OUTPUT_BYTES, OUTPUT_EVENTS, OUTPUT
 from coordinator.model.output import Event, Folder, Gap, Item, Rewind
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
+from coordinator.store.plans import doctor as doctor_plans
 from coordinator.store.plans import output as output_plans
 from coordinator.store.plans.attempts import Output, netstrings
 from coordinator.store.plans.workers import Claimed
@@ -27,7 +28,7 @@ def output(first: int, *values: int, base: int = 0, settled: int = 0) -> Output:
 
 
 def emit(store: Store, run: Claimed, given: Output) -> str:
-    return store.do(attempt_plans.emit(store.keys, run.id, run.token, given, now=store.at))
+    return store.emit(run, given)
 
 
 def more(emitted: int) -> bytes:
@@ -131,6 +132,16 @@ def test_events_of_several_runs_are_answered_separately(store: Store) -> None:
     one, two = store.running(), store.running("w2")
     store.crash(two)
     assert [emit(store, run, output(1, 1)) for run in (one, two)] == ["ok", "fenced"]
+
+
+@pytest.mark.parametrize("how", ["complete", "fail"])
+def test_end_tells_that_events_are_missing_which_no_save_could_carry(store: Store, how: str) -> None:
+    run = store.running()
+    emit(store, run, output(1, 1, 2))
+    assert store.save(run, delta(1, more=more(5))) == "ok"
+    assert getattr(store, how)(run) in ("ok", "failed")
+    assert short(read(store, run.id)) == [(1, 1), (2, 2), "gap 3"]
+    assert end_of(store, run.id) == store.status(run.id)
 
 
 # ---- attempts
@@ -304,6 +315,67 @@ def test_attempt_that_emits_nothing_and_goes_makes_earlier_events_void(store: St
         assert short(read(store, run.id, after=seen[-1].id)) == ["rewind 1", (2, 22)]
 
 
+@pytest.mark.parametrize("damage", ["no token", "token without a worker", "token of a queued run"])
+def test_doctor_that_takes_a_run_from_an_owner_that_emitted_nothing_makes_earlier_events_void(
+    store: Store, damage: str
+) -> None:
+    run = store.running()
+    save(store, run, 1, output(1, 1, settled=1))
+    emit(store, run, output(2, 2, 3))
+    seen = read(store, run.id)
+    store.crash(run)
+    again = store.take("w2")
+    key = store.keys.run(run.id)
+    store.client.srem(store.keys.owned("w2"), run.id)
+    fault = "tokenless"
+    if damage == "no token":
+        store.client.hdel(key, "token")
+    elif damage == "token without a worker":
+        store.client.hset(key, "token", epoch(again))
+    else:
+        store.client.hset(key, "status", "queued")
+        fault = "held"
+    assert store.do(doctor_plans.repair_runs(store.keys, [(run.id, fault)], now=store.at)) == ["repaired"]
+    assert emit(store, again, output(2, 9, base=1)) == "fenced"
+    assert short(read(store, run.id, after=seen[-1].id)) == ["rewind 1"], "readers are told before the run continues"
+    store.cancel(run.id)
+    assert short(read(store, run.id)) == [(1, 1)]
+    assert end_of(store, run.id) == "cancelled"
+
+
+def test_doctor_that_removes_the_owner_of_a_completed_run_keeps_its_events(store: Store) -> None:
+    run = store.running()
+    save(store, run, 1, output(1, 1, 2, settled=2))
+    store.crash(run)
+    again = store.take("w2")
+    assert store.complete(again) == "ok"
+    store.client.hset(store.keys.run(run.id), "token", again.token)
+    assert store.do(doctor_plans.repair_runs(store.keys, [(run.id, "held")], now=store.at)) == ["repaired"]
+    assert "token" not in store.run(run.id)
+    assert short(read(store, run.id)) == [(1, 1), (2, 2)]
+    assert end_of(store, run.id) == "completed"
+
+
+def test_events_that_a_forced_cancel_made_void_stay_void_after_a_revive(store: Store) -> None:
+    run = store.running()
+    save(store, run, 1, output(1, 1, settled=1))
+    emit(store, run, output(2, 2, 3))
+    store.crash(run)
+    store.take("w2")
+    store.cancel(run.id)
+    store.later(60_000)
+    store.due()
+    assert store.status(run.id) == "cancelled"
+    seen = read(store, run.id)
+    assert short(seen) == [(1, 1)]
+    store.revive(run.id)
+    assert short(read(store, run.id)) == [(1, 1)]
+    store.cancel(run.id, "o2")
+    assert short(read(store, run.id)) == [(1, 1)]
+    assert short(read(store, run.id, after=seen[-1].id)) == []
+    assert end_of(store, run.id) == "cancelled"
+
+
 @pytest.mark.parametrize("goes", ["suspended", "lost"])
 def test_attempt_that_emits_nothing_keeps_the_events_of_its_checkpoint(store: Store, goes: str) -> None:
     run = store.running()
@@ -447,9 +519,10 @@ def test_reader_is_rewound_although_the_events_of_the_attempt_in_between_are_rem
     save(store, second, 2, output(12_001, base=3, settled=12_000))
     third = lose_and_resume(store, second, "w3")
     emit_many(store, third, 12_001, 24_000, base=12_000)
-    assert not [fields for _, fields in entries(store, run.id) if b"e3" in fields], (
-        "all of the second attempt is removed"
-    )
+    save(store, third, 3, output(24_001, base=12_000, settled=24_000))
+    emit_many(store, third, 24_001, 36_000, base=12_000)
+    left = {name for _, fields in entries(store, run.id) for name in fields}
+    assert left == {b"r3", b"s12000", b"e12000"}, "of the second attempt, only the rewind is left"
     away = read(store, run.id, after=seen[-1].id)
     assert short(away[:1]) == ["rewind 3"]
     assert isinstance(away[1], Gap)
@@ -461,16 +534,47 @@ def test_reader_is_rewound_although_the_events_of_the_attempt_in_between_are_rem
     assert store.client.xlen(store.keys.output(run.id)) <= OUTPUT_EVENTS
 
 
-def test_number_of_rewinds_that_stay_is_limited(store: Store) -> None:
-    run = store.running()
-    emit(store, run, output(1, 1, 2))
-    key, ids = store.keys.output(run.id), []
-    for number in range(OUTPUT_REWINDS + 10):
-        ids.append(f"{epoch(run)}-{33 + number}")
-        store.client.xadd(key, {"r0": ""}, id=ids[-1])
+def interrupt_many_times(store: Store, run: Claimed, bases: list[int]) -> Claimed:
+    """Write attempts that each begin at a base and emit two events. Return the attempt after them, which has emitted many."""
+    key = store.keys.output(run.id)
+    for number, base in enumerate(bases, 1):
+        if number > 1:
+            store.client.xadd(key, {f"r{base}": ""}, id=f"{epoch(run) + number}-{16 * base + 1}")
+        for event in (base + 1, base + 2):
+            store.client.xadd(key, {f"e{base}": f"{NOW} \1"}, id=f"{epoch(run) + number}-{16 * event}")
     later = lose_and_resume(store, run, "w2")
-    emit_many(store, later, 1, 11_000, base=0)
-    assert [entry for entry, fields in entries(store, run.id) if b"r0" in fields][:-1] == ids[11:]
+    emit_many(store, later, bases[-1] + 2, bases[-1] + 12_000, base=bases[-1] + 1)
+    return later
+
+
+def rewinds(store: Store, id: str) -> list[str]:
+    return [name.decode() for _, fields in entries(store, id) for name in fields if name[:1] == b"r"]
+
+
+def test_rewind_is_removed_if_a_later_one_goes_back_at_least_as_far(store: Store) -> None:
+    run = store.running()
+    interrupt_many_times(store, run, [*[4] * 300, 2, 3, 3, 9])
+    assert rewinds(store, run.id) == ["r2", "r3", "r9"]
+    late = f"{epoch(run) + 3}-{16 * 6}"
+    assert short(read(store, run.id, after=late)[:1]) == ["rewind 2"]
+
+
+def test_reader_with_void_events_drops_them_although_its_rewind_is_removed(store: Store) -> None:
+    """Each attempt keeps one event more than the attempt before it. Readers have seen the second event of one attempt."""
+    run = store.running()
+    bases = list(range(OUTPUT_REWINDS + 100))
+    interrupt_many_times(store, run, bases)
+    assert rewinds(store, run.id) == ["r1", *(f"r{base}" for base in bases[1 - OUTPUT_REWINDS :])]
+    for number in (1, 2, 50, 101, 102, 103, 250, len(bases)):
+        seen = number + 1  # the number of the second event of this attempt, which the next attempt made void
+        rewind, gap, event = read(store, run.id, after=f"{epoch(run) + number}-{16 * seen}")[:3]
+        assert isinstance(rewind, Rewind)
+        assert rewind.to == (0 if number <= 101 else number), "only events that may be void are dropped"
+        assert isinstance(gap, Gap)
+        assert isinstance(event, Event)
+        assert rewind.to + gap.count + 1 == event.number
+    settled = read(store, run.id, after=f"{epoch(run) + 50}-{16 * 51}", settled=True)
+    assert not [item for item in settled if isinstance(item, Rewind)]
 
 
 def test_oldest_events_are_removed_if_they_are_too_large(store: Store) -> None:
@@ -484,6 +588,18 @@ def test_oldest_events_are_removed_if_they_are_too_large(store: Store) -> None:
     items = read(store, run.id)
     assert isinstance(items[0], Gap)
     assert items[0].count + len(items) - 1 == 99
+
+
+def test_reader_of_settled_events_learns_that_they_are_removed(store: Store) -> None:
+    run = store.running()
+    for seq in (1, 2):
+        save(store, run, seq, output(seq, seq, settled=seq))
+    emit_many(store, run, 3, 12_000, base=0)
+    store.fail(run)
+    assert short(read(store, run.id, settled=True)) == ["gap 2"]
+    assert [fields for _, fields in entries(store, run.id) if b"s0" in fields] == [{b"s0": b"2"}]
+    size = sum(len(value) for _, fields in entries(store, run.id) for name, value in fields.items() if name[:1] == b"e")
+    assert size == int(store.run(run.id)["output"].split()[-1])
 
 
 def test_key_of_another_type_stops_neither_a_save_nor_an_ending(store: Store) -> None:

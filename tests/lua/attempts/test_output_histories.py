@@ -8,39 +8,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.model.output import Event, Folder, Rewind
 from coordinator.store.plans import attempts as attempt_plans
-from coordinator.store.plans import output as output_plans
 from coordinator.store.plans.attempts import Output, netstrings
+from tests.lua.outputs import Reader
 from tests.lua.store import Store, delta
 
 HISTORIES = 25
-
-
-class Reader:
-    """A reader that looks now and then, and sometimes comes back with the id of the last item that it has got."""
-
-    def __init__(self, store: Store, id: str, settled: bool) -> None:
-        self.store, self.id, self.settled = store, id, settled
-        self.folder = Folder(None, settled)
-        self.after: str | None = None
-        self.text: list[int] = []
-        self.rewinds = 0
-
-    def look(self, *, returns: bool) -> None:
-        if returns:
-            self.folder = Folder(self.after, self.settled)
-        page = self.store.do(output_plans.read_page(self.store.keys, self.id, self.folder.cursor))
-        for item in self.folder.fold(page):
-            self.after = item.id
-            if isinstance(item, Rewind):
-                assert item.to < len(self.text)
-                del self.text[item.to :]
-                self.rewinds += 1
-            else:
-                assert isinstance(item, Event), "nothing is missing"
-                assert item.number == len(self.text) + 1
-                self.text.append(item.value)
 
 
 class History:
@@ -70,8 +43,8 @@ class History:
 
     def emit(self) -> None:
         run, given = self.run, self.unacknowledged(0)
-        plan = lambda: attempt_plans.emit(self.store.keys, run.id, run.token, given, now=self.store.at)  # noqa: E731
-        if self.send(plan) == "ok":
+        plan = lambda: attempt_plans.emit(self.store.keys.at, [(run.id, run.token, given)], now=self.store.at)  # noqa: E731
+        if self.send(plan) == ["ok"]:
             self.acked = given.last
 
     def save(self) -> None:

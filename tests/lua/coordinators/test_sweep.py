@@ -341,6 +341,25 @@ def test_long_line_does_not_stand_before_a_group_with_one_run(store: Store) -> N
     assert store.claim(want=1)[1][0].id == small
 
 
+def test_groups_take_turns_if_each_may_use_all_slots(store: Store) -> None:
+    slots = 4
+    store.limit(slots)
+    store.join()
+    large = {store.enqueue(group="large") for _ in range(60)}
+    store.later(10)
+    running = list(store.claim(want=slots)[1])
+    assert {run.id for run in running} < large
+    small = {store.enqueue(group="small") for _ in range(20)}
+    starts: list[bool] = []
+    while len(starts) < 40:
+        store.later(1)
+        store.complete(running.pop(0))
+        running += (claimed := store.claim(want=1)[1])
+        starts += [run.id in small for run in claimed]
+    ahead = [2 * starts[:number].count(True) - number for number in range(len(starts) + 1)]
+    assert max(map(abs, ahead)) == slots
+
+
 def test_place_of_a_run_that_is_gone_is_given_away_by_the_sweep(store: Store) -> None:
     store.limit(1)
     first, second = store.enqueue(group="acme"), store.enqueue(group="acme")

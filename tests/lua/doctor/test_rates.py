@@ -1,4 +1,4 @@
-"""The doctor finds calls to the outside that belong to workers that are gone, and repairs keys of another type."""
+"""The doctor finds external calls that belong to workers that are gone, and repairs keys of another type."""
 
 from __future__ import annotations
 
@@ -39,15 +39,22 @@ def test_calls_of_live_workers_have_no_faults(busy: Store, place: str, worker: s
 
 @PLACES
 @pytest.mark.parametrize("how", ["left", "condemned"])
-def test_call_of_a_worker_that_is_gone_is_removed(busy: Store, place: str, worker: str, how: str) -> None:
+def test_worker_that_is_gone_leaves_no_calls(busy: Store, place: str, worker: str, how: str) -> None:
     if how == "left":
         busy.leave(worker)
     else:
         busy.do(coordinator_plans.abandon(busy.keys, worker, now=busy.at))
-    assert stray(busy, place, f"{worker}-1") == [("abandoned", worker)]
-    assert repair(busy, place, f"{worker}-1", "abandoned") == "repaired"
+    assert stray(busy, place, f"{worker}-1") == []
     assert busy.client.zcard(getattr(busy.keys, place)("api")) == 0
-    assert repair(busy, place, f"{worker}-1", "abandoned") == "changed"
+
+
+@PLACES
+def test_call_of_a_worker_that_is_gone_is_removed(busy: Store, place: str, worker: str) -> None:
+    busy.client.zadd(getattr(busy.keys, place)("api"), {"w9-1": 1})
+    assert stray(busy, place, "w9-1") == [("abandoned", "w9")]
+    assert repair(busy, place, "w9-1", "abandoned") == "repaired"
+    assert busy.client.zrange(getattr(busy.keys, place)("api"), 0, -1) == [f"{worker}-1".encode()]
+    assert repair(busy, place, "w9-1", "abandoned") == "changed"
 
 
 @PLACES

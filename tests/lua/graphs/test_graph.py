@@ -101,6 +101,32 @@ def test_item_whose_base_is_missing_is_refused(store: Store) -> None:
     assert save(store, [(ITEM, b"2" + b"e" * 12 + b"0x")]) == [b"gap", b"i"]
 
 
+OTHER = b"i" + b"e" * 12
+
+
+def test_item_whose_base_comes_later_in_the_call_is_refused(store: Store) -> None:
+    circle = [(ITEM, b"2" + OTHER[1:] + b"0x"), (OTHER, b"2" + ITEM[1:] + b"0y")]
+    assert save(store, circle) == [b"gap", b"i"]
+    assert save(store, circle[:1] * 2) == [b"gap", b"i"]
+    assert save(store, [(ITEM, b"2" + ITEM[1:] + b"0x")]) == [b"gap", b"i"], "an item is not its own base"
+    assert save(store, [(OTHER, b"0y"), circle[0]]) == [b"ok"]
+
+
+def test_stored_item_is_not_replaced_by_another_form_of_the_same_content(store: Store) -> None:
+    save(store, [(ITEM, b"0x"), (OTHER, b"2" + ITEM[1:] + b"0y")])
+    assert save(store, [(OTHER, b"0y"), (ITEM, b"2" + OTHER[1:] + b"0x")], id="2") == [b"ok"]
+    assert content(store)[ITEM] == b"0x", "otherwise each of the two would need the other one"
+    assert content(store)[OTHER] == b"2" + ITEM[1:] + b"0y"
+
+
+def test_copy_does_not_replace_a_stored_item(store: Store) -> None:
+    save(store, [(ITEM, b"0x"), (OTHER, b"2" + ITEM[1:] + b"0y")])
+    items = [(OTHER, b"0y"), (ITEM, b"2" + OTHER[1:] + b"0x")]
+    call = GRAPH_COPY.call(store.keys.at, items, claim="", thread="t", ttl=0)
+    assert store.wire.ask([call])[0] == [b"ok"]
+    assert content(store)[ITEM] == b"0x"
+
+
 def test_body_whose_dictionary_is_missing_is_refused(store: Store) -> None:
     assert save(store, body=b"zdictiona0x") == [b"gap", b"k"]
 

@@ -1,15 +1,15 @@
-"""rate, acquire, finish and back_off: calls to the outside under a rate, one script at a time."""
+"""rate, acquire, finish and back_off: external calls under a rate, one script at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
 from coordinator.errors import BadCall, Unreadable
 from coordinator.model.limits import TOMBSTONE_MS
-from coordinator.model.policies.rates import RateLimit, encode_rate
+from coordinator.model.policies.rates import Bucket, RateLimit, encode_rate, estimate_wait
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import rates as rate_plans
 from coordinator.store.plans.rates import Acquired
@@ -42,7 +42,7 @@ def back_off(store: Store, number: int, ms: int, worker: str = "w1") -> str:
 
 
 def rates(store: Store) -> list[RateLimit]:
-    return store.do(rate_plans.read_rates(store.keys))
+    return store.do(rate_plans.read_rates([store.keys]))
 
 
 def level(store: Store) -> float:
@@ -312,11 +312,52 @@ def test_next_call_of_a_worker_that_is_gone_is_passed_over(store: Store) -> None
     assert acquire(store, 3) == OK
 
 
-def test_place_of_a_condemned_worker_is_free(store: Store) -> None:
+def condemn(store: Store, worker: str) -> None:
+    store.do(coordinator_plans.abandon(store.keys, worker, now=store.at))
+
+
+GONE = pytest.mark.parametrize("lose", [condemn, Store.leave], ids=["condemned", "left"])
+
+
+@GONE
+def test_calls_of_a_worker_that_is_gone_give_their_places_to_others(
+    store: Store, lose: Callable[[Store, str], None]
+) -> None:
+    set_rate(store, None, None, at_once=3)
+    assert [acquire(store, 1), acquire(store, 1, worker="w2"), acquire(store, 2, worker="w2")] == [OK] * 3
+    for number in (3, 4):  # the calls of the worker that is lost wait between others
+        acquire(store, number)
+        acquire(store, number, worker="w2")
+    acquire(store, 5)
+    lose(store, "w2")
+    (found,) = rates(store)
+    assert (found.held, found.waiting) == (1, 3)
+    assert inbox(store) == ["limit 3", "limit 4"]
+    assert [acquire(store, number) for number in (3, 4)] == [OK, OK]
+    assert acquire(store, 5).word == "wait"
+    assert finish(store, 2, worker="w2") == "again", "a late end frees no second place"
+
+
+@GONE
+@pytest.mark.parametrize("damaged", ["rates", "holders", "turns"])
+def test_worker_is_removed_although_a_key_of_a_rate_has_another_type(
+    store: Store, lose: Callable[[Store, str], None], damaged: str
+) -> None:
     set_rate(store, None, None, at_once=1)
     acquire(store, 1, worker="w2")
-    assert acquire(store, 1) == wait(1000)
-    store.do(coordinator_plans.abandon(store.keys, "w2", now=store.at))
+    acquire(store, 1)
+    key = store.keys.rates() if damaged == "rates" else getattr(store.keys, damaged)(API)
+    store.client.delete(key)
+    store.client.set(key, "text")
+    lose(store, "w2")
+    assert store.client.zscore(store.keys.workers(), "w2") is None
+
+
+def test_place_that_a_lost_worker_has_left_behind_is_free(store: Store) -> None:
+    set_rate(store, None, None, at_once=1)
+    store.client.zadd(
+        store.keys.holders(API), {"w9-1": 1}
+    )  # its worker was recovered by a coordinator of an older version
     assert acquire(store, 1) == OK
 
 
@@ -399,6 +440,26 @@ def test_rates_are_listed_and_removed(store: Store) -> None:
     assert store.do(rate_plans.set_rate(store.keys, API, "", "x1"))
     assert rates(store) == []
     assert not store.do(rate_plans.set_rate(store.keys, API, "", "x2"))
+
+
+def test_estimated_wait_is_the_one_that_a_new_call_is_told(store: Store) -> None:
+    set_rate(store, "10/s", 5)
+    assert [acquire(store, number).word for number in range(1, 6)] == ["ok"] * 5
+    assert acquire(store, 6, 3).word == acquire(store, 7, 2).word == "wait"
+    bucket = store.client.hmget(store.keys.bucket(API), "level", "at", "resumes", "ticket")
+    level, at, resumes, ahead = (float(value) for value in bucket)
+    stored = encode_rate("10/s", 5, None)
+    assert estimate_wait(stored, Bucket(level, at, resumes, ahead), store.now) == pytest.approx(0.6)
+    assert acquire(store, 8).wait_ms == 600
+    assert back_off(store, 1, 30_000) == "ok"
+    resumes = float(store.client.hget(store.keys.bucket(API), "resumes") or 0)
+    assert estimate_wait(stored, Bucket(level, at, resumes, ahead), store.now) == pytest.approx(30)
+
+
+def test_estimated_wait_of_a_rate_that_was_not_used_is_zero() -> None:
+    assert estimate_wait(encode_rate("10/s", 5, None), Bucket(level=4, at=1000), 1000) == 0
+    assert estimate_wait(encode_rate("10/s", 5, None), Bucket(level=5, at=1000), 60_000) == 0
+    assert estimate_wait(encode_rate(None, None, 3), Bucket(), 1000) == 0
 
 
 def test_new_speed_counts_from_the_change_on(store: Store) -> None:

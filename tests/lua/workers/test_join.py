@@ -14,7 +14,8 @@ def test_joining_worker_is_registered(store: Store) -> None:
     entry = {field.decode(): value.decode() for field, value in store.client.hgetall(store.keys.worker("w1")).items()}
     assert entry == {
         "lease": str(LEASE), "host": "host", "pid": "1", "started": "s", "fleet": "fleet", "code": "c1", "slots": "10",
-        "routes": " ".join(ROUTES), "joined": str(NOW), "claim": "0", "floor": "0", "mark": "", "knows": "waits output groups",
+        "routes": " ".join(ROUTES), "joined": str(NOW), "claim": "0", "floor": "0", "mark": "",
+        "knows": "waits output groups starts",
         "limits": "",
     }  # fmt: skip
     assert store.client.pttl(store.keys.worker("w1")) == -1

@@ -152,6 +152,21 @@ async def test_wait_for_the_lease_ends_with_a_stop(bench):
     assert error.why == "cancel"
 
 
+async def test_no_call_may_begin_while_the_lease_is_in_doubt_or_after_a_stop(bench):
+    assert bench.attempt.may_call()
+    bench.lease._doubted = True
+    assert not bench.attempt.may_call()
+    bench.lease._doubted = False
+    bench.attempt.request_stop("drain")
+    assert bench.attempt.may_call(), "an effect that has begun is finished before the drain"
+    bench.attempt.request_kill(DeadlineExceeded("its time is over"))
+    assert not bench.attempt.may_call()
+    bench.attempt.deliver_stop()
+    assert bench.attempt.may_call(), "the clean-up of the handler may have effects"
+    bench.attempt.request_stop("lost")
+    assert not bench.attempt.may_call(), "the run belongs to another attempt"
+
+
 async def test_a_flush_that_defers_a_drain_is_ended_by_a_stop_that_may_not_wait(bench):
     waiting = asyncio.ensure_future(bench.attempt.flush(bench.draft.cut(), may_drain=lambda: False))
     await settled()

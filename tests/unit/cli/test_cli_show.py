@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from coordinator.model.policies.rates import RateLimit
 from coordinator.model.run import AttemptRecord, Counters, Failure, Note, RunView, Status, Waiting
 from coordinator.views.formatting import format_duration
 from coordinator.views.json_data import to_json_data
@@ -112,13 +113,24 @@ def test_process_is_one_row_for_all_its_partitions() -> None:
     assert "lease expired" in second
 
 
+def test_runs_beyond_the_slots_of_a_process_are_finishing() -> None:
+    # The two workers are one process with 5 slots in two partitions. It owns 7 runs.
+    process = (replace(WORKER, running=4), replace(WORKER, id="w-2", running=3))
+    _, line = render(workers_table(process)).splitlines()
+    assert " 5/5 " in line
+    assert "working, 2 finishing" in line
+    other = replace(WORKER, id="w-3", pid=8, running=1)
+    well = replace(OVERVIEW, workers=(*process, other), coordinators=(CoordinatorView("c-1", 0.5),))
+    assert "2 workers with 10 slots (6 busy, 2 finishing), 1 coordinator" in render(status_summary(well, "redis://h"))
+
+
 OVERVIEW = Overview("runs", 1, "local", {Status.QUEUED: 2}, {"default:research@0": 2}, (), 0, (WORKER,), ())
 
 
 def test_status_lists_what_needs_attention() -> None:
     assert "no coordinator is running" in render(status_summary(OVERVIEW, "redis://h"))
     well = replace(OVERVIEW, coordinators=(CoordinatorView("c-1", 0.5),))
-    assert render(status_summary(well, "redis://h")).endswith("1 worker with 5 slots, 1 coordinator\n")
+    assert render(status_summary(well, "redis://h")).endswith("1 worker with 5 slots (2 busy), 1 coordinator\n")
     badly = replace(
         well, counts={Status.DEAD: 3}, workers=(replace(WORKER, lease_age=99.0),), aside=1, paused=("kind:x",)
     )
@@ -212,6 +224,21 @@ def test_tables_are_readable_in_80_columns() -> None:
     assert len(lines) == 2
     assert all(len(line.rstrip()) <= 80 for line in lines)
     assert lines[1].startswith("01m7m2qa992e485k3221-00  research")
+
+
+def test_status_names_the_limits_for_which_calls_wait() -> None:
+    rates = (
+        RateLimit("search", "10/s", 20, 3, held=3, waiting=2, wait=40.0),
+        RateLimit("model", None, None, 1, held=1, waiting=1),
+        RateLimit("idle", "1/s", 1, None, held=1),
+    )
+    text = " ".join(render(status_summary(replace(OVERVIEW, rates=rates), "redis://h")).split())
+    assert (
+        "2 calls wait for limit 'search' (10/s, burst 20, 3 calls at once), 3 under way; a new call waits about 40 s"
+        in text
+    )
+    assert "1 call waits for limit 'model' (1 call at once), 1 under way" in text
+    assert "idle" not in text
 
 
 def test_handler_that_does_not_stop_is_named_below_the_workers() -> None:

@@ -52,7 +52,7 @@ def test_story_names_workers_endings_skipped_steps_and_lost_work() -> None:
         "raised and is retried: ValueError: no tides, after 1.0 s; saved: 5 turns, 1 phase, 9 messages",
         "attempt 4 on worker w-3 (code v3) after 7.0 s, continued after 5 turns, 1 phase, 9 messages",
     ]
-    assert story_lines(RELEASED, LOST, RETRIED)[-1] == "in all at most 2.0 s of work lost, 10 s without an owner"
+    assert story_lines(RELEASED, LOST, RETRIED)[-1] == "in total at most 2.0 s of work lost, 10 s without an owner"
 
 
 def test_attempts_that_ended_with_a_wait_are_named_and_their_time_is_not_counted_as_without_an_owner() -> None:
@@ -91,7 +91,7 @@ def test_work_that_took_no_time_is_not_reported_as_lost() -> None:
 
 def test_ended_run_did_not_wait_for_an_owner() -> None:
     lines = story_lines(replace(RETRIED, how="failed"), replace(REVIVED, ended=after(29)))
-    assert lines[-1] == "in all 1.0 s without an owner"
+    assert lines[-1] == "in total 1.0 s without an owner"
 
 
 def test_attempts_that_are_no_longer_recorded_are_reported_as_such() -> None:
@@ -116,7 +116,7 @@ def test_kill_or_cancel_is_shown_before_the_end_of_the_attempt() -> None:
 
 
 def test_work_that_was_not_lost_is_not_added_up() -> None:
-    assert story_lines(RELEASED, replace(RETRIED, attempt=2), attempt=3)[-1] == "in all 19 s without an owner"
+    assert story_lines(RELEASED, replace(RETRIED, attempt=2), attempt=3)[-1] == "in total 19 s without an owner"
 
 
 def test_short_error_has_its_type_and_the_beginning_of_its_message() -> None:

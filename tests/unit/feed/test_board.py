@@ -11,6 +11,7 @@ from coordinator.feed.display import board_frame, sparkline
 from coordinator.feed.events import RunEvent, RunLook
 from coordinator.model.run import Status
 from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
+from coordinator.web.page.board_json import board_data
 
 
 def event(at: float, kind: str = "greet", status: Status = Status.COMPLETED) -> RunEvent:
@@ -42,6 +43,16 @@ def test_process_row_has_its_runs_and_those_that_the_feed_does_not_know() -> Non
     (row,) = make_board().processes()
     assert [run if isinstance(run, str) else run.id for run in row.runs] == ["a", "b"]
     assert (row.state, row.pid, row.slots) == ("working", 7, 4)
+
+
+def test_runs_beyond_the_slots_of_a_process_are_finishing() -> None:
+    board = make_board()
+    board.owned = {"w1": list("abcdef")}
+    (process,) = board_data(board)["processes"]
+    assert (process["slots"], process["busy"], process["finishing"], len(process["runs"])) == (4, 4, 2, 6)
+    line = next(line for line in frame(board) if ":7" in line)
+    assert " 4/4 " in line
+    assert "working, 2 finishing" in line
 
 
 def test_run_moves_to_its_new_worker_with_its_event() -> None:

@@ -55,7 +55,7 @@ class ChildrenBacking(Backing):
 
 
 async def gather(backing: ChildrenBacking, more: bytes = b"", step: str = "all") -> None:
-    children = Children(Draft(more=Bookkeeping.parse(more)), backing, child_base(1, 0), {})
+    children = Children(Draft(bookkeeping=Bookkeeping.parse(more)), backing, child_base(1, 0), {})
     await children.begin(step, [Inputs("k", {}, None)] * 3, {}, None).gather(False)
 
 

@@ -51,6 +51,9 @@ class Backing:
     async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
         self.waits += 1
 
+    def may_call(self) -> bool:
+        return True
+
     def check_wait(self, cut: Callable[[], Cut]) -> None:
         return
 

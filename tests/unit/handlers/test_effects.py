@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.errors import NotPlain, Refused, TooLarge
 from coordinator.model.outcome import Fail, Raised, classify
-from tests.waiting import next_turn
+from tests.waiting import eventually, next_turn
 from workers import AsyncRun, NotDone, OutcomeUnknown, Registry, Retry, Run, Stopped, testing
 from workers.handlers.checkpoint import draft as drafts
 from workers.handlers.checkpoint.migration import migrated
@@ -215,6 +217,29 @@ def test_effect_that_was_not_called_because_of_a_cancel_is_withdrawn() -> None:
     with pytest.raises(Stopped):
         pay(run, "1")
     assert (bank.charges, saved_effects(run)) == ([], {})
+
+
+async def test_effect_that_waits_for_a_thread_is_withdrawn_by_a_cancel() -> None:
+    bank, free = Bank(), threading.Event()
+    run = testing.AsyncRun(bank)
+    with ThreadPoolExecutor(1) as threads:
+        run._memory.threads = threads  # type: ignore[assignment]
+        threads.submit(free.wait, 60)
+        task = asyncio.create_task(pay_checked_async(run, "1"))
+        await eventually(lambda: threads._work_queue.qsize() == 1, "the call to wait for the thread")
+        run.stop("cancel")
+        free.set()
+        with pytest.raises(Stopped):
+            await task
+    assert (bank.charges, run.effects, run._memory.cuts[-1].phases) == ([], {}, {})
+
+
+async def test_effect_that_waited_for_a_thread_confirms_the_lease_again() -> None:
+    bank, answers = Bank(), iter([False, True])
+    run = testing.AsyncRun(bank)
+    run._memory.may_call = lambda: next(answers)  # type: ignore[method-assign]
+    assert await pay_checked_async(run, "1") == "receipt 1"
+    assert (bank.charges, len(run._memory.cuts)) == (["1"], 3)
 
 
 def test_timeout_of_the_handler_before_the_call_withdraws_the_effect() -> None:

@@ -12,7 +12,16 @@ import pydantic
 import pytest
 
 from coordinator.errors import NotPlain, Refused, TooLarge
-from workers.handlers.checkpoint.messages import NESTED, FrozenDict, Messages, ReadOnly, chunk, kept, unchunk
+from workers.handlers.checkpoint.messages import (
+    NESTED,
+    FrozenDict,
+    FrozenList,
+    Messages,
+    ReadOnly,
+    chunk,
+    kept,
+    unchunk,
+)
 
 MESSAGE = {"role": "user", "content": [{"type": "text", "text": "hi", "tags": ["a", {"b": 1}]}]}
 
@@ -77,6 +86,30 @@ def test_editing_a_message_raises_and_names_replace(edit):
     assert messages == [MESSAGE]
     with pytest.raises(TypeError):
         edit(messages)
+
+
+@pytest.mark.parametrize(
+    "content", ["text", 1, 1.5, True, None, b"bytes", [1], {"a": 1}, (1, [2]), datetime(2026, 1, 1, tzinfo=UTC)]
+)
+def test_message_is_a_read_only_copy_whatever_it_contains(content):
+    messages, item = Messages(), {"role": "user", "content": content}
+    messages.append(item)
+    assert type(messages[0]) is FrozenDict
+    [(_, stored)] = unchunk(chunk(messages.packed), "messages")
+    assert messages[0] == stored
+    assert type(messages[0]["content"]) in (type(content), FrozenDict, FrozenList)
+    if isinstance(content, (list, dict)):
+        assert messages[0]["content"] is not content
+        with pytest.raises(ReadOnly):
+            messages[0]["content"].clear()
+    item["role"] = "other"
+    assert messages[0]["role"] == "user"
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 70_000])
+def test_chunk_of_any_length_has_its_messages(count):
+    packed = [b"%c" % (number % 100) for number in range(count)]
+    assert [value for _, value in unchunk(chunk(packed), "messages")] == [number % 100 for number in range(count)]
 
 
 def test_copy_may_be_edited_without_changing_the_original():

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.errors import BadOption
 from coordinator.model.policies.budget import Spending
-from workers import Budget, BudgetExceeded, UnknownPrice, testing
+from workers import Budget, BudgetExceeded, Retry, UnknownPrice, testing
 from workers.handlers.operations.prices import price
 
 
@@ -40,6 +40,12 @@ def test_unknown_model_is_an_error_and_its_tokens_are_counted() -> None:
     with pytest.raises(UnknownPrice, match=r"does not know model 'no-such-model'.*run\.spend\(usd=…\)"):
         run.spend(model="no-such-model", input_tokens=5, output_tokens=2, requests=1)
     assert run.spent == Spending(0, 7, 1)
+
+
+def test_no_retry_policy_retries_an_unknown_price() -> None:
+    error = UnknownPrice("the table of prices does not know model 'm'")
+    for raised in (error, ExceptionGroup("calls", [ValueError(), error])):
+        assert Retry(limit=5).next_delay(1, raised) is None
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,8 @@ def test_wait_without_a_signal_ends_with_its_timeout(handler: Any, matrix: Any) 
 @BOTH_PAY
 def test_missing_signal_fails_the_matrix_with_its_topics(handler: Any, matrix: Any) -> None:
     with pytest.raises(
-        AssertionError, match=r"'(plain_)?pay' waits for a signal of topic 'receipt' or 'refusal', and nobody"
+        AssertionError,
+        match=r"'(plain_)?pay' waits for a signal of topic 'receipt' or 'refusal', and no signal is left",
     ):
         matrix(handler.inputs(5), resources=World, signals=[("approval", Approval("ada", True))])
 

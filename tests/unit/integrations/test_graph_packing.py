@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.errors import Unreadable
-from workers.integrations.langgraph.known import COLLECTED, DICTIONARY_BYTES, Dictionary
-from workers.integrations.langgraph.packing import pack_item, splice, unpack_item, unsplice
+from workers.integrations.langgraph.known import COLLECTED, DICTIONARY_BYTES, ITEMS, Dictionary, KnownThread
+from workers.integrations.langgraph.packing import base_field, bases_first, pack_item, splice, unpack_item, unsplice
 from workers.integrations.langgraph.save_plans import pack_path, unpack_path
 
 pytestmark = pytest.mark.unit
@@ -31,6 +32,40 @@ def test_a_packed_item_is_read_back_as_it_was(text: bytes, base: bytes) -> None:
     first, second = b"i" + b"1" * 12, b"i" + b"2" * 12
     parts = {first: pack_item(base, []), second: pack_item(text, [(first, base)])}
     assert unpack_item(second, parts, {}) == text
+
+
+def test_items_that_are_compressed_against_each_other_are_unreadable() -> None:
+    one, two = b"i" + b"1" * 12, b"i" + b"2" * 12
+    for parts in ({one: b"2" + one[1:] + b"0x"}, {one: b"2" + two[1:] + b"0x", two: b"2" + one[1:] + b"0y"}):
+        with pytest.raises(Unreadable, match="against itself"):
+            unpack_item(one, parts, {})
+
+
+def test_a_long_chain_of_items_is_unpacked() -> None:
+    fields = [b"i%012d" % number for number in range(5_000)]
+    parts = {fields[0]: b"0" + b"text"}
+    parts |= {field: b"2" + base[1:] + b"0" + field for base, field in pairwise(fields)}
+    assert unpack_item(fields[-1], parts, {}) == fields[-1]
+
+
+@given(st.permutations(range(6)))
+def test_items_are_copied_after_their_bases(order: list[int]) -> None:
+    fields = [b"i%012d" % number for number in range(7)]
+    packed = {fields[number]: b"2" + fields[number + 1][1:] + b"0" for number in order}
+    ordered = [field for field, _ in bases_first(packed)]
+    assert ordered == fields[5::-1]
+
+
+def test_a_forgotten_item_is_not_compressed_against_itself() -> None:
+    known = KnownThread()
+    content = bytes(range(256))
+    field = b"i" + b"1" * 12
+    for forget in (known.forget_all_items, lambda: known.add_items([b"i%d" % number for number in range(ITEMS)])):
+        known.add_items([field])
+        known.add_recent(field, content)
+        forget()
+        assert field not in known.items
+        assert not base_field(pack_item(content, known.recent))
 
 
 def test_a_message_that_got_an_id_takes_few_bytes_besides_the_id() -> None:

@@ -16,6 +16,7 @@ from coordinator.errors import BadOption
 from coordinator.metrics import catalog, samples
 from coordinator.metrics.catalog import CATALOG, MOST_KINDS, OTHER
 from coordinator.metrics.samples import Distribution, Samples, render, require_prometheus
+from coordinator.model.slots import SlotUse
 from workers.metrics import otel
 from workers.metrics.cells import HEADER_BYTES, open_shared_file, read_cells, read_shared_file
 from workers.metrics.worker_metrics import WorkerMetrics
@@ -82,7 +83,7 @@ def test_supervisor_reads_what_the_process_wrote() -> None:
         metrics.fenced("work")
         metrics.started("work", 0.0001)
         metrics.heartbeat_answered(0.002)
-        metrics.set_gauges(slots=10, busy=3, memory=4096, at_risk=1.25)
+        metrics.set_gauges(use=SlotUse.of(12, 10), memory=4096, at_risk=1.25)
         found = parse(read_shared_file(file))
     finally:
         os.close(file)
@@ -101,9 +102,8 @@ def test_supervisor_reads_what_the_process_wrote() -> None:
     assert found["runs_saved_bytes_total"] == {("work",): 500}
     assert found["runs_saves_throttled_total"] == {("other_work",): 3}
     assert found["runs_server_round_trip_seconds_count"] == {(): 1}
-    assert (found["runs_slots"], found["runs_slots_busy"], found["runs_work_at_risk_seconds"]) == (
-        {(): 10}, {(): 3}, {(): 1.25},
-    )  # fmt: skip
+    names = ("runs_slots", "runs_slots_busy", "runs_finishing", "runs_work_at_risk_seconds")
+    assert [found[name] for name in names] == [{(): 10}, {(): 10}, {(): 2}, {(): 1.25}]
 
 
 def test_value_on_a_bound_belongs_to_the_bucket_of_the_bound() -> None:
@@ -189,7 +189,7 @@ def test_samples_of_several_processes_are_added() -> None:
 
 
 def test_no_metric_has_an_identity_as_a_label() -> None:
-    allowed = {"kind", "queue", "outcome", "status", "state", "answer", "how", "by"}
+    allowed = {"kind", "queue", "outcome", "status", "state", "answer", "how", "by", "limit"}
     assert {label for metric in CATALOG.values() for label in metric.labels} <= allowed
     assert {metric.name for metric in CATALOG.values() if not metric.name.startswith("runs_")} == set()
 
@@ -204,7 +204,7 @@ def test_opentelemetry_sdk_gets_the_same_values() -> None:
     reader = InMemoryMetricReader()
     metrics = WorkerMetrics(["work"])
     metrics.attempt_completed(Ended("work", 2.0), CLOCK)
-    metrics.set_gauges(slots=10, busy=3, memory=4096, at_risk=1.25)
+    metrics.set_gauges(use=SlotUse(10, 3, 0), memory=4096, at_risk=1.25)
     otel.report(MeterProvider([reader]), metrics.cells.read)
     data = reader.get_metrics_data()
     assert data is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from coordinator.errors import BadOption, Unreadable
-from coordinator.model.limits import OUTPUT_PLACES
+from coordinator.model.limits import OUTPUT_PLACES, OUTPUT_REWINDS
 from coordinator.model.output import MOST_UNSETTLED, Event, Folder, Gap, Item, Rewind
 
 Entry = tuple[bytes, list[bytes]]
@@ -54,6 +54,16 @@ def test_second_rewind_in_a_page_does_not_bring_back_events_of_the_first_attempt
     folder.fold([event(1, number) for number in range(1, 6)])
     page = [event(2, 2, base=1, value=2), event(2, 3, base=1, value=2), event(3, 3, base=2, value=3)]
     assert short(folder.fold(page)) == ["to 1", "2=2", "3=3"]
+
+
+@pytest.mark.parametrize("with_settled", [False, True])
+def test_reader_drops_its_events_if_the_server_has_removed_rewinds(with_settled: bool) -> None:
+    folder = Folder()
+    folder.fold([event(1, number) for number in range(1, 6)])
+    rewinds = [entry(epoch, 10 + epoch, 0, f"r{10 + epoch}", "") for epoch in range(2, OUTPUT_REWINDS + 1)]
+    if with_settled:
+        rewinds.insert(-1, settled(OUTPUT_REWINDS - 1, 9 + OUTPUT_REWINDS, 3))
+    assert short(folder.fold(rewinds))[0] == "to 0"
 
 
 def test_lower_rewind_replaces_a_higher_one() -> None:

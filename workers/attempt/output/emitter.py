@@ -1,6 +1,6 @@
 """Send the events of all attempts of a process to the server.
 
-Handlers never wait for their events. The events of all runs that emit within 5 to 20 ms share trips. While the server cannot be
+Handlers never wait for their events. The events of all runs that emit within 5 to 20 ms share requests. While the server cannot be
 reached, or its memory is full, the events stay in the outboxes of the attempts, which drop the oldest ones if there are too many.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,8 +18,9 @@ from coordinator.errors import CoordinatorError
 from coordinator.model.features import OUTPUT
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
+from coordinator.store.plans.attempts import Output
 from coordinator.store.transport.wire import AsyncWire, drive_async
-from workers.attempt.output.outbox import MOST_IN_A_CALL
+from workers.attempt.output.outbox import UnsentBytes
 
 if TYPE_CHECKING:
     from workers.attempt.attempt import Attempt
@@ -29,7 +31,9 @@ SHORTEST_PACE = 0.005  # seconds between two sends, while few runs emit
 PACE = 0.02  # seconds between two sends, while many runs emit
 PACE_OF_A_RUN = 0.0002  # seconds of pace for each run in the last send: from 100 runs on, the pace is the longest one
 LONGEST_BACK_OFF = 2.0  # seconds between two sends to a server that cannot be reached, or whose memory is full
-TRUSTED_SECONDS = 10.0  # seconds for which all processes of a partition count as knowing outputs
+MOST_EVENTS = 500  # in one request
+MOST_BYTES = 256 * 1024  # of the events in one request, except for the events of its last run
+TRUSTED_SECONDS = 10.0  # seconds after a check for which all processes of a partition are assumed to know outputs
 
 
 @dataclass(slots=True)
@@ -39,10 +43,12 @@ class Emitter:
     Attributes:
         wire: The connection to the server.
         clock: The time source.
+        unsent: The bytes of the events of all runs of the process that the server may not have stored yet.
     """
 
     wire: AsyncWire
     clock: Clock
+    unsent: UnsentBytes = field(default_factory=UnsentBytes)
     _dirty: dict[tuple[str, str], Attempt] = field(default_factory=dict)
     _task: asyncio.Task[None] | None = None
     _sent_at: float = -1.0
@@ -65,8 +71,11 @@ class Emitter:
                 self._sent_at = self.clock.monotonic()
                 dirty, self._dirty = self._dirty, {}
                 self._last_runs = len(dirty)
-                results = await asyncio.gather(*(self._send(attempt) for attempt in dirty.values()))
-                self._failures = self._failures + 1 if results and not any(results) else 0
+                by_partition: dict[str, list[Attempt]] = {}
+                for attempt in dirty.values():
+                    by_partition.setdefault(attempt.lease.keys.at, []).append(attempt)
+                results = await asyncio.gather(*map(self._send_partition, by_partition.values()))
+                self._failures = 0 if any(results) else self._failures + 1
         finally:
             self._task = None
 
@@ -80,35 +89,68 @@ class Emitter:
             return min(PACE * (1 << min(self._failures, 10)), LONGEST_BACK_OFF)
         return min(max(PACE_OF_A_RUN * self._last_runs, SHORTEST_PACE), PACE)
 
-    async def _send(self, attempt: Attempt) -> bool:
-        """Send events of one attempt. If some are left, the attempt is sent again. Return False after a failure."""
-        attempt.emits_soon = False
-        outbox = attempt.outbox
-        output = outbox.take(most=MOST_IN_A_CALL) if outbox is not None else None
-        if outbox is None or output is None:
-            return True
-        try:
-            if not await self.is_known(attempt):
-                self._dirty.setdefault(attempt.key, attempt)
+    async def _send_partition(self, attempts: list[Attempt]) -> bool:
+        """Send events of attempts of one partition, one request after the other. Return False after a failure.
+
+        The requests are small, and each one waits for the answer to the one before. So the saves, claims and heartbeats of the
+        process and of other processes get their turns between them, however many runs emit.
+        """
+        left = deque(attempts)
+        while left:
+            batch = self._take_batch(left)
+            if not batch:
+                continue
+            try:
+                known = await self.is_known(batch[0][0])
+                answers = await self._store(batch) if known else None
+            except CoordinatorError as error:
+                logger.debug("events of %d runs could not be stored and are sent again: %s", len(batch), error)
+                answers = None
+            if answers is None:
+                for attempt in (*(attempt for attempt, _ in batch), *left):
+                    self._dirty.setdefault(attempt.key, attempt)
                 return False
-            plan = attempt_plans.emit(attempt.lease.keys, attempt.id, attempt.token, output)
-            answer = await drive_async(self.wire, plan, give_up=lambda: True)
-        except CoordinatorError as error:
-            logger.debug("events of run %s could not be stored and are sent again: %s", attempt.id, error)
-            self._dirty.setdefault(attempt.key, attempt)
-            return False
+            for (attempt, output), answer in zip(batch, answers, strict=True):
+                self._take_answer(attempt, output, answer)
+        return True
+
+    def _take_batch(self, left: deque[Attempt]) -> list[tuple[Attempt, Output]]:
+        """Remove attempts from the front of `left`, and return those that have events with the events of the next request."""
+        batch: list[tuple[Attempt, Output]] = []
+        events = size = 0
+        while left and events < MOST_EVENTS and size < MOST_BYTES:
+            attempt = left.popleft()
+            attempt.emits_soon = False
+            outbox = attempt.outbox
+            output = None if outbox is None else outbox.take(most=MOST_EVENTS - events)
+            if output is not None:
+                batch.append((attempt, output))
+                events += len(output.events)
+                size += sum(map(len, output.events))
+        return batch
+
+    async def _store(self, batch: list[tuple[Attempt, Output]]) -> list[str]:
+        """Send a request, and return the answer for each attempt."""
+        plan = attempt_plans.emit(
+            batch[0][0].lease.keys.at, [(attempt.id, attempt.token, output) for attempt, output in batch]
+        )
+        return await drive_async(self.wire, plan, give_up=lambda: True)
+
+    def _take_answer(self, attempt: Attempt, output: Output, answer: str) -> None:
+        """Remove the stored events of an attempt. If some are left, the attempt is sent again."""
+        outbox = attempt.outbox
+        assert outbox is not None
         if answer == "ok":
             outbox.stored(output)
         else:  # the run belongs to another owner; a save or a heartbeat stops the handler
             outbox.close()
         if outbox.waiting:
             self._dirty.setdefault(attempt.key, attempt)
-        return True
 
     async def is_known(self, attempt: Attempt, give_up: Callable[[], bool] = lambda: True) -> bool:
-        """Return False if a live process of the partition is of a version that does not know outputs. Log this process once.
+        """Return False if a live process of the partition runs an older version that does not know outputs. Log this process once.
 
-        Such a process would end a run without an end of its output, and would leave the output behind for ever.
+        When such a process ends a run, it would not write the end of the run's output, and would never delete the output.
 
         Args:
             attempt: The attempt that wants to send events.
@@ -133,5 +175,5 @@ class Emitter:
         return False
 
     def trusts(self, attempt: Attempt) -> bool:
-        """Return whether saves may carry events: all processes of the partition have been found to know outputs."""
+        """Return True if saves may carry events, because a check has found that all processes of the partition know outputs."""
         return attempt.lease.keys.partition in self._trusted

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import islice
 
 from coordinator.encoding.seal import sealed
 from coordinator.model import limits
 from coordinator.store.plans.attempts import Output
 
-MOST_IN_A_CALL = 1_000  # events of one run in one call of the script
+
+class UnsentBytes:
+    """The number of bytes of the events in all outboxes of a process. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> bool:
+        """Add to the number, or subtract from it. Return True if the process holds more than it may."""
+        with self._lock:
+            self.total += count
+            return self.total > limits.OUTPUT_UNSENT_IN_PROCESS
 
 
 class Outbox:
     """The events of an attempt that the server may not have stored yet.
 
     The handler's thread adds events, and the worker's event loop sends and removes them. If the events are larger than 1 MiB
-    together, the oldest are dropped. Events are numbered, so readers notice that some are missing.
+    together, the oldest are dropped. If all runs of the process hold more than 64 MiB, each new event takes the place of older
+    events of its own run. Events are numbered, so readers notice that some are missing.
 
     Args:
         base: The number of the last event that the run's checkpoint covers.
+        unsent: The bytes of the events of all runs of the process.
 
     Attributes:
         position: The number of the last event.
@@ -28,12 +43,13 @@ class Outbox:
         closed: Whether the server refuses the events, because the run belongs to another owner.
     """
 
-    def __init__(self, base: int) -> None:
+    def __init__(self, base: int, unsent: UnsentBytes) -> None:
         self.position = self.settled = self._base = base
         self.dropped = 0
         self.closed = False
         self._events: deque[bytes] = deque()
         self._size = 0
+        self._unsent = unsent
         self._lock = threading.Lock()
 
     @property
@@ -60,10 +76,18 @@ class Outbox:
                 return self.position
             self._events.append(event)
             self._size += len(event)
-            while self._size > limits.OUTPUT_UNSENT:
-                self._size -= len(self._events.popleft())
+            room = len(event) if self._unsent.add(len(event)) else 0
+            while self._size > limits.OUTPUT_UNSENT or (room > 0 and len(self._events) > 1):
+                room -= self._remove_oldest()
                 self.dropped += 1
             return self.position
+
+    def _remove_oldest(self) -> int:
+        """Remove the oldest event, and return its size in bytes."""
+        size = len(self._events.popleft())
+        self._size -= size
+        self._unsent.add(-size)
+        return size
 
     def take(self, settled: int = 0, most: int | None = None) -> Output | None:
         """Return the events that the server may not have stored, without removing them; None if there is nothing to send.
@@ -76,7 +100,7 @@ class Outbox:
             if self.closed or not (self._events or settled > self.settled):
                 return None
             first = self.position - len(self._events) + 1
-            events = tuple(self._events) if most is None else tuple(self._events)[:most]
+            events = tuple(self._events if most is None else islice(self._events, most))
             return Output(first, self._base, settled, events)
 
     def stored(self, output: Output) -> None:
@@ -84,11 +108,12 @@ class Outbox:
         with self._lock:
             self.settled = max(self.settled, output.settled)
             while self._events and self.position - len(self._events) + 1 <= output.last:
-                self._size -= len(self._events.popleft())
+                self._remove_oldest()
 
     def close(self) -> None:
         """Drop all events, because the server refuses them."""
         with self._lock:
             self.closed = True
             self._events.clear()
+            self._unsent.add(-self._size)
             self._size = 0

@@ -1,4 +1,4 @@
-"""Wait for the rates of calls to the outside, and end these calls on the server."""
+"""Wait for the rates of external calls, and end these calls on the server."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from workers.attempt.waits.waiter import ServerWaiter
 from workers.attempt.waits.waiting import WaitingAttempt
 from workers.handlers.operations.limits import OpenCall
 from workers.liveness.lease import Lease
+from workers.metrics.worker_metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 2.0  # seconds for which a call still waits after a stop was requested that may not be raised at this point
-SLICE = 1.0  # seconds after which a waiting call looks whether a stop was requested
+SLICE = 1.0  # seconds after which a waiting call checks whether a stop was requested
 REJOIN_PAUSE = 0.1  # seconds before a call asks again whether the worker has joined the partition of the limit
 REPEAT_PAUSE = 1.0  # seconds before the end of a call is sent again
 
@@ -32,7 +33,7 @@ REPEAT_PAUSE = 1.0  # seconds before the end of a call is sent again
 class ServerLimits:
     """The calls of a worker process that wait for a rate or are under way.
 
-    A request belongs to the worker's lease in the partition of the limit, which may be another one than that of the run. If the
+    A request belongs to the worker's lease in the partition of the limit, which may differ from the partition of the run. If the
     worker is condemned, the server frees its places.
 
     Attributes:
@@ -41,6 +42,7 @@ class ServerLimits:
         namespace: The namespace of the worker.
         waiter: Repeats requests while the server cannot be reached.
         leases: Returns the present leases of the worker by partition.
+        metrics: Measures the waits; None to measure nothing.
     """
 
     wire: AsyncWire
@@ -48,12 +50,13 @@ class ServerLimits:
     namespace: Namespace
     waiter: ServerWaiter
     leases: Callable[[], Mapping[int, Lease]]
+    metrics: WorkerMetrics | None = None
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _waiting: dict[int, OpenCall] = field(default_factory=dict)
     _sending: set[asyncio.Task[None]] = field(default_factory=set)
 
     def hint(self, number: int) -> None:
-        """Let the call with this number ask at once, because it may get a place."""
+        """Make the call with this number ask the server immediately, because it may get a place."""
         if (call := self._waiting.get(number)) is not None:
             call.hint.set()
 
@@ -88,13 +91,19 @@ class ServerLimits:
         finally:
             self._waiting.pop(call.number, None)
             if attempt.limited is not None:
-                attempt.limited.pop(call, None)
+                self._end_wait(attempt, attempt.limited.pop(call, ""))
 
     def _show_wait(self, attempt: WaitingAttempt, call: OpenCall) -> None:
-        """Let the next heartbeat tell the server that the run waits, for status displays."""
+        """Make the next heartbeat report to the server that the run waits, for status displays."""
         if attempt.limited is None:
             attempt.limited = {}
         attempt.limited.setdefault(call, f"{call.name}:{round(self.clock.now() * 1000)}")
+
+    def _end_wait(self, attempt: WaitingAttempt, shown: str) -> None:
+        """Measure a wait by what it showed; empty if the call did not wait."""
+        if shown and self.metrics is not None:
+            began = int(shown.rpartition(":")[2]) / 1000
+            self.metrics.limit_waited(attempt.handler.kind, max(0.0, self.clock.now() - began))
 
     async def _ask(self, attempt: WaitingAttempt, call: OpenCall, keys: Keys) -> rate_plans.Acquired:
         lease = self.leases().get(keys.partition)
@@ -148,7 +157,10 @@ class ServerLimits:
         self.finish(call, 0)
 
     def back_off(self, call: OpenCall, seconds: float) -> None:
-        """Let no call of the name start for some time. The request is sent in the background, before the end of the call."""
+        """Prevent calls of this name from starting for some time.
+
+        The request is sent in the background, before the end of the call.
+        """
         keys, pause = self._keys(call.name), round(seconds * 1000)
         task = self._send(call, lambda: rate_plans.back_off(keys, call.worker, call.name, call.number, pause))
         call.sending.append(task)
@@ -164,7 +176,10 @@ class ServerLimits:
     async def _repeat(
         self, call: OpenCall, make_plan: Callable[[], Plan[str]], after: tuple[asyncio.Task[None], ...]
     ) -> None:
-        """Send a request until the server has answered, or until the worker is gone: then the server frees its places."""
+        """Repeat a request until the server has answered, or until the worker is gone.
+
+        The server frees the places of such a worker.
+        """
         if after:
             await asyncio.wait(after)
 

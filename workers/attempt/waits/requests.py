@@ -23,7 +23,7 @@ class Waiter(Protocol):
     """The requests to the server that an attempt makes for its waits, its children and its enqueues."""
 
     async def look(self, attempt: BaseAttempt, condition: Condition, timeout_ms: int | None) -> Received:
-        """Ask for the next signal of a run. Wait while the server cannot be reached."""
+        """Ask the server for the next signal of a run. Wait while the server cannot be reached."""
         ...
 
     async def carry_out(self, attempt: BaseAttempt, make_plan: Callable[[], Plan[T]]) -> T:
@@ -55,16 +55,16 @@ class Waiter(Protocol):
         ...
 
     async def spend(self, attempt: BaseAttempt, amount: Amount) -> tuple[str, Amount]:
-        """Store what an attempt has spent. See `spend` in coordinator/store/plans/attempts.py."""
+        """Store the total that an attempt has spent. See `spend` in coordinator/store/plans/attempts.py."""
         ...
 
     async def may_suspend(self, attempt: BaseAttempt) -> bool:
-        """Return False if a live worker or coordinator is of a version that does not know waiting runs. Log this process."""
+        """Return False if a live worker or coordinator runs an older version that does not know waiting runs. Log this process."""
         ...
 
 
 class Limits(Protocol):
-    """The requests to the server that an attempt makes for calls to the outside. See `ServerLimits`."""
+    """The requests to the server that an attempt makes for external calls. See `ServerLimits`."""
 
     async def acquire(self, attempt: WaitingAttempt, call: OpenCall) -> None:
         """Wait until a call may start."""
@@ -73,7 +73,7 @@ class Limits(Protocol):
         """End a call, in the background."""
 
     def give_back(self, call: OpenCall) -> None:
-        """Give back what a call has reserved that did not start."""
+        """Give back the reservation of a call that did not start."""
 
     def back_off(self, call: OpenCall, seconds: float) -> None:
-        """Let no call of the name start for some time."""
+        """Prevent calls of this name from starting for some time."""

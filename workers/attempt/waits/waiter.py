@@ -1,4 +1,4 @@
-"""Send the requests of attempts that wait, run children or enqueue runs to the server."""
+"""Send requests to the server for attempts that wait, run children or enqueue runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REFUSED_PAUSE = 1.0  # seconds before a request is sent again to a server that refused it
-TRUSTED_SECONDS = 10.0  # seconds for which all processes of a partition count as knowing waiting runs
+TRUSTED_SECONDS = 10.0  # seconds after a check for which all processes of a partition are assumed to know waiting runs
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class ServerWaiter:
         """Check that every process in the partitions of runs with groups knows groups.
 
         Raises:
-            NotConfigured: If a process is of an older version.
+            NotConfigured: If a process runs an older version.
         """
         for partition in {partition_of(run.id, self.namespace.partitions) for run in runs if run.group}:
             keys, now = self.namespace.keys(partition), self.clock.monotonic()
@@ -175,7 +175,7 @@ class ServerWaiter:
         return await self.carry_out(attempt, lambda: attempt_plans.spend(*owner, amount))
 
     async def may_suspend(self, attempt: BaseAttempt) -> bool:
-        """Return False if a live process is of a version that does not know waiting runs, or if the server cannot be asked now.
+        """Return False if a live process runs an older version without waiting runs, or if the server cannot be asked now.
 
         The handler then continues to linger, and the attempt asks again. Each old process is logged once.
         """

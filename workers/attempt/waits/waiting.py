@@ -28,7 +28,7 @@ from workers.liveness.lease import Lease
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 1.0  # a lingering wait looks for signals this often, because a hint may be lost
+LOOK_SECONDS = 1.0  # seconds after which a lingering wait asks for signals again, because a hint may be lost
 
 
 async def _word(word: str) -> str:
@@ -43,7 +43,7 @@ class WaitingAttempt(BaseAttempt):
     Attributes:
         waiter: Sends the requests of waits. It is set when the attempt is loaded.
         limits: Sends the requests of limited calls. It is set when the attempt is loaded.
-        limited: The calls that wait for a rate, each with its name and the time in ms since when.
+        limited: The calls that wait for a rate, each with the name of the rate and the time in ms at which the wait began.
         condition: The condition that the run waits for, once the run is to be suspended.
         spend: What the attempt has spent.
         spend_stored: The part of `spend` that the server has confirmed.
@@ -139,13 +139,13 @@ class WaitingAttempt(BaseAttempt):
         return found
 
     async def linger(self, condition: Condition, now: int) -> None:
-        """Wait until there is a reason to look again, or suspend the run. See `WaitBacking`.
+        """Wait until there is a reason to ask for signals again, or suspend the run. See `WaitBacking`.
 
         Raises:
             Stopped: If a stop was requested, or the attempt has lingered long enough and its run is to be suspended.
         """
         assert self.waiter is not None
-        self.raise_any_stop()  # another task of the handler may have got the stop, and it is raised only once elsewhere
+        self.raise_any_stop()  # another task of the handler may have got the stop, and other methods raise it only once
         left = self.handler.linger - (self.clock() - self._lingering_since)
         to_deadline = math.inf if condition.deadline is None else max(0.0, (condition.deadline - now) / 1000)
         # In a sleep only the deadline can end the wait, so the attempt lingers only if the deadline is near.
@@ -163,7 +163,7 @@ class WaitingAttempt(BaseAttempt):
                 await self._hint.wait()
 
     def hint(self) -> None:
-        """Make a lingering wait look again immediately, because a signal was sent or a child has ended."""
+        """Make a lingering wait ask the server again immediately, because a signal was sent or a child has ended."""
         self._hint.set()
 
     # -- children
@@ -219,10 +219,10 @@ class WaitingAttempt(BaseAttempt):
         assert self.waiter is not None
         return await self.unless_stopped(self.waiter.enqueue(self, run), may_drain)
 
-    # -- calls to the outside
+    # -- external calls
 
     async def acquire(self, call: OpenCall, may_drain: Callable[[], bool]) -> None:
-        """Wait until a call to the outside may start. See `LimitBacking`."""
+        """Wait until an external call may start. See `LimitBacking`."""
         assert self.limits is not None
         try:
             await self.unless_stopped(self.limits.acquire(self, call), may_drain)
@@ -235,23 +235,23 @@ class WaitingAttempt(BaseAttempt):
             raise
 
     def finish(self, call: OpenCall, cost: int | None) -> None:
-        """End a call to the outside. See `LimitBacking`."""
+        """End an external call. See `LimitBacking`."""
         assert self.limits is not None
         self.on_loop(partial(self.limits.finish, call, cost))
 
     def back_off(self, call: OpenCall, seconds: float) -> None:
-        """Let no call of a limit start for some time. See `LimitBacking`."""
+        """Block new external calls under the limit of this call for a number of seconds. See `LimitBacking`."""
         assert self.limits is not None
         self.on_loop(partial(self.limits.back_off, call, seconds))
 
     # -- the budget
 
     def set_spend(self, amount: Amount) -> None:
-        """Store in memory what the attempt has spent in all. The next report, heartbeat or ending sends it."""
+        """Store in memory the total that the attempt has spent. The next save, report, heartbeat or ending sends it."""
         self.spend = amount
 
     async def report_spend(self, amount: Amount) -> Amount:
-        """Store what the attempt has spent in all. See `BudgetBacking`."""
+        """Send the total that the attempt has spent to the server. See `BudgetBacking`."""
         assert self.waiter is not None
         word, settled = await self._ask(self.waiter.spend(self, amount))
         await self._require_owner(_word(word))

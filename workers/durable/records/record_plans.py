@@ -170,7 +170,7 @@ def delete(keys: Keys, owner: str, id: str, *, seq: int, now: str = "") -> Steps
         keys: The keys of partition 0.
         owner: The owner that deletes.
         id: The run.
-        seq: A number above that of every earlier save, so that a late save does not restore the record.
+        seq: A number that is higher than the number of every earlier save, so that a late save does not restore the record.
         now: The time in ms for tests; the server's time by default.
 
     Raises:

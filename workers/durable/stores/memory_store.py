@@ -35,7 +35,7 @@ class MemoryStore:
     or for programs that need no recovery. Use `RedisStore` for anything else.
 
     Args:
-        beside: Another store whose records this one shares, as a second process would.
+        beside: Another store. Both share their records, like the stores of two processes.
         clock: For tests.
     """
 
@@ -127,7 +127,7 @@ class AsyncMemoryStore:
     """A store of records in memory, for an event loop. Records do NOT survive a restart of the process: see `MemoryStore`.
 
     Args:
-        beside: Another store whose records this one shares, as a second process would.
+        beside: Another store. Both share their records, like the stores of two processes.
         clock: For tests.
     """
 

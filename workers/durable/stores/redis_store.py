@@ -34,9 +34,9 @@ class RedisStore:
     Close the store at a shutdown: other processes can then claim its runs without waiting for its lease to expire.
 
     Args:
-        url: The server's URL. By default that of the worker inside whose handler the store is made, then `RUNS_URL`, then
+        url: The server's URL. Default: the server of the worker, if a handler makes the store, then `RUNS_URL`, then
             `REDIS_URL` of the environment, then a server on this host.
-        namespace: The namespace. By default that of the worker, then `RUNS_NAMESPACE` of the environment, then `runs`.
+        namespace: The namespace. Default: the namespace of the worker, then `RUNS_NAMESPACE` of the environment, then `runs`.
         lease: Seconds after which the runs of a dead process may be claimed, from 0.1 to 3600.
         ttl: Seconds after which the server deletes a record that is not saved again. At least the lease.
         timeout: Seconds for which a call is repeated while the server cannot be reached.

@@ -54,7 +54,7 @@ class Bookkeeping:
     unknown: dict[bytes, bytes] = field(default_factory=dict)
 
     def pack(self) -> bytes:
-        """Return the stored form of this part. The stored form is empty if there is nothing to store."""
+        """Return the stored form of the bookkeeping. It is empty if there is nothing to store."""
         if not (self.received or self.deadlines or self.bases or self.emitted or self.unknown):
             return b""
         values: Mapping[str, object] = {
@@ -73,28 +73,28 @@ class Bookkeeping:
 
     @classmethod
     def parse(cls, data: bytes) -> Bookkeeping:
-        """Return the part that a stored form describes.
+        """Return the bookkeeping from its stored form.
 
         Raises:
             Unreadable: If the bytes are not netstrings, or a value is not a number.
         """
-        more, parts = cls(), split_netstrings(data)
+        found, parts = cls(), split_netstrings(data)
         for name, value in zip(parts[::2], parts[1::2], strict=True):
             text = name.decode()
             if text.startswith(_RECEIVED):
-                more.received[text.removeprefix(_RECEIVED)] = int(value)
+                found.received[text.removeprefix(_RECEIVED)] = int(value)
             elif text.startswith(_DEADLINE):
-                more.deadlines[text.removeprefix(_DEADLINE)] = int(value)
+                found.deadlines[text.removeprefix(_DEADLINE)] = int(value)
             elif text.startswith(_BASE):
                 life, id, made, *old = value.decode().split(" ")
-                more.bases[text.removeprefix(_BASE)] = Base(int(life), id, int(made), *old)
+                found.bases[text.removeprefix(_BASE)] = Base(int(life), id, int(made), *old)
             elif text == _EMITTED:
-                more.emitted = int(value)
+                found.emitted = int(value)
             elif text == _GRANTED:
-                more.granted = Amount(*map(int, value.split()))
+                found.granted = Amount(*map(int, value.split()))
             else:
-                more.unknown[name] = value
-        return more
+                found.unknown[name] = value
+        return found
 
     def end_turn(self) -> None:
         """Drop the deadlines of waits and the bases of steps inside a turn of `loop`."""

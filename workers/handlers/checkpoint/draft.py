@@ -41,7 +41,7 @@ class Cut(NamedTuple):
         state: The encoded state.
         iteration: The number of completed turns.
         phases: The encoded outputs of the phases and of the waits that are over, and the effects, by field.
-        more: The encoded counts and deadlines of waits, and the number of emitted events; empty if there are none.
+        more: The encoded bookkeeping, which the server stores in the field `more`; empty if there is none.
         emitted: The number of the last event that was emitted before this cut.
     """
 
@@ -64,7 +64,7 @@ class Draft:
     iteration: int = 0
     phases: dict[str, bytes] = field(default_factory=dict)
     turn: int | None = None
-    more: Bookkeeping = field(default_factory=Bookkeeping)
+    bookkeeping: Bookkeeping = field(default_factory=Bookkeeping)
     last_wait: str = ""  # the field of the last wait that began
     _waiting: bool = False
     _turn_start: tuple[int, int, bytes | None] = (0, 0, None)
@@ -96,8 +96,8 @@ class Draft:
             state,
             self.iteration,
             self._phase_table().snapshot() if self.phases else NO_PHASES,
-            self.more.pack(),
-            self.more.emitted,
+            self.bookkeeping.pack(),
+            self.bookkeeping.emitted,
         )
 
     @property
@@ -148,11 +148,15 @@ class Draft:
         self.iteration = turn + 1
         self.turn = None
         for by_field in (self.phases, self._seen, self._state_at, self._calls_at):
+            if not by_field:
+                continue
             for name in [
                 name for name in by_field if name != INPUTS and not name.startswith(("phase:-:", "wait:-:", "effect:"))
             ]:
                 del by_field[name]
-        self.more.end_turn()
+        bookkeeping = self.bookkeeping
+        if bookkeeping.deadlines or bookkeeping.bases:
+            bookkeeping.end_turn()
 
     @property
     def in_phase(self) -> bool:
@@ -162,16 +166,17 @@ class Draft:
     def begin_phase(self, name: str) -> str:
         """Begin a phase, and return the field under which its output is stored.
 
-        Phases are told apart by their name, phases of the same name by their order, and inside a turn also by the turn.
+        The field consists of the turn, if there is one, the name of the phase, and the number of earlier phases with the
+        same name in the same turn.
 
         Raises:
             Refused: If the name is not valid, if a phase of this name is running, if the run waits, or if `run.state` has changed
-                since a phase of this name ran. After a resume, the second call could get the output of the first.
+                since a phase of this name began: after a resume, the new phase could get the output of the earlier one.
         """
         if str(name) != name or not 1 <= len(name) <= 200 or not name.isprintable():
             raise Refused(f"a phase needs a name of 1 to 200 printable characters, not {name!r:.220}")
         if self._waiting:
-            raise Refused(f"phase {name!r} can't begin while the run waits: it would run on beside the next attempt")
+            raise Refused(f"phase {name!r} can't begin while the run waits: it would overlap the next attempt")
         scope = f"phase:{'-' if self.turn is None else self.turn}:{name}"
         if scope in self._running:
             raise Refused(f"phase {name!r} is already running: phases that run at the same time need different names")
@@ -198,7 +203,7 @@ class Draft:
             self.phases[field] = output
         elif scope in self._seen:  # the end of the turn may have removed the phase
             self._seen[scope] -= 1
-        if output is None:  # a second call of the function repeats its looks for signals, as in a later attempt
+        if output is None:  # a second call of the function repeats its checks for signals, as in a later attempt
             looks = f"wait:{field.split(':', 2)[1]}:{field}/"
             for name in [name for name in self._seen if name.startswith(looks)]:
                 del self._seen[name]
@@ -212,7 +217,7 @@ class Draft:
             Refused: If an effect of this name is running, or if the run waits.
         """
         if self._waiting:
-            raise Refused(f"effect {name!r} can't begin while the run waits: it would run on beside the next attempt")
+            raise Refused(f"effect {name!r} can't begin while the run waits: it would overlap the next attempt")
         if f"effect:{name}" in self._running:
             raise Refused(f"effect {name!r} is already running: effects that run at the same time need different names")
         self._running.add(f"effect:{name}")
@@ -280,16 +285,17 @@ class Draft:
             self._seen[scope] -= 1
 
     def next_poll(self, name: str) -> str:
-        """Return the field of a look that does not wait. If the look finds a signal, the caller calls `keep_poll`."""
+        """Return the field of a check for signals that does not wait. If the check finds a signal, the caller calls `keep_poll`."""
         return self._next_wait(self._wait_scope(name, current_phase.get()))
 
     def keep_poll(self, field: str) -> None:
-        """Count a look that found a signal as a step."""
+        """Count a check that found a signal as a step."""
         scope = field.rpartition("#")[0]
-        self._seen[scope] = self._seen.get(scope, 0) + 1  # the end of the turn may have removed the look
+        self._seen[scope] = self._seen.get(scope, 0) + 1  # the end of the turn may have removed the check
 
     def _wait_scope(self, name: str, phase: str = "") -> str:
-        # A look inside a phase belongs to the phase: an attempt that does not call the phase again does not repeat its looks.
+        # A check for signals inside a phase belongs to the phase: an attempt that does not call the phase again does not repeat the
+        # check.
         return f"wait:{'-' if self.turn is None else self.turn}:{phase + '/' if phase else ''}{name}"
 
     def _next_wait(self, scope: str) -> str:
@@ -348,7 +354,7 @@ def _loaded(parts: Any) -> tuple[Draft, CheckpointHead, list[Any]]:
         name: value for name, value in fields.items() if name.startswith(("phase:", "wait:")) or name == INPUTS
     }
     draft.phases |= effects
-    draft.more = Bookkeeping.parse(fields.get("more", b""))
+    draft.bookkeeping = Bookkeeping.parse(fields.get("more", b""))
     unfinished = decode(fields["unfinished"], "unfinished") if fields.get("unfinished") else []
     return draft, head, list(unfinished)
 

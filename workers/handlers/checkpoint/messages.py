@@ -17,6 +17,8 @@ from coordinator.errors import NotPlain, Refused
 
 MESSAGE_LIMIT = 8 * 1024 * 1024
 NESTED = 200  # levels of a message; to freeze a message takes a few stack frames per level
+_UNCHANGING = frozenset({str, int, float, bool, type(None), bytes})
+_ARRAY, _SHORT_ARRAY = 0x90, 16  # msgpack: the header of an array with fewer than 16 elements is one byte
 INTERRUPTED = "interrupted, outcome unknown"
 
 
@@ -91,7 +93,7 @@ def thawed(value: Any) -> Any:
 
 
 def kept(value: Any, place: str, limit: int) -> bytes:
-    """Encode plain data, which may contain read-only messages, and return the bytes.
+    """Return plain data, which may contain read-only messages, as bytes.
 
     Args:
         value: The data.
@@ -175,10 +177,13 @@ class Messages(list[Any]):
             data = encode(item, place, MESSAGE_LIMIT)
         except NotPlain as refused:
             data = _encoded(plain, item, place, MESSAGE_LIMIT, refused)
-        try:
-            kept_item = frozen(decode(data, place), NESTED)
-        except RecursionError:
-            raise NotPlain(f"{place} is nested deeper than {NESTED} levels and can't be stored") from None
+        if _is_flat(item):
+            kept_item: Any = FrozenDict(item)
+        else:
+            try:
+                kept_item = frozen(decode(data, place), NESTED)
+            except RecursionError:
+                raise NotPlain(f"{place} is nested deeper than {NESTED} levels and can't be stored") from None
         self.packed.append(data)
         self.size += len(data)
         super().append(kept_item)
@@ -298,8 +303,19 @@ def _dicts(value: Any) -> list[dict[Any, Any]]:
     return [inner for inner in value if isinstance(inner, dict)] if isinstance(value, (list, tuple)) else []
 
 
+def _is_flat(item: Any) -> bool:
+    """Return True if a message is a dict without nested values. A copy of it is equal to what would be read from the store."""
+    return (
+        type(item) is dict
+        and _UNCHANGING.issuperset(map(type, item.values()))
+        and _UNCHANGING.issuperset(map(type, item))
+    )
+
+
 def chunk(packed: list[bytes]) -> bytes:
     """Join encoded messages into one msgpack array without encoding them again, and return the array."""
+    if len(packed) < _SHORT_ARRAY:
+        return b"%c%b" % (_ARRAY | len(packed), packed[0] if len(packed) == 1 else b"".join(packed))
     return msgpack.Packer().pack_array_header(len(packed)) + b"".join(packed)  # type: ignore[no-any-return]
 
 

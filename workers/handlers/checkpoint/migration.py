@@ -67,7 +67,7 @@ def migrated(draft: Draft, head: CheckpointHead, inputs: dict[str, Any], handler
     fresh.phases = {field_of(name): kept(value, f"phase {name}", RESULT_LIMIT) for name, value in left.phases.items()}
     # Waits that are over, effects, and the counts of received signals do not belong to the handler's schema.
     fresh.phases |= {field: data for field, data in draft.phases.items() if field.startswith(("wait:", "effect:"))}
-    fresh.more = draft.more
+    fresh.bookkeeping = draft.bookkeeping
     fresh.phases[INPUTS] = kept(left.inputs, "inputs", RESULT_LIMIT)
     return fresh
 

@@ -1,4 +1,4 @@
-"""Count what a run spends, and stop it or let it wait when its budget is spent.
+"""Count what a run spends. When its budget is spent, fail the run or let it wait for a grant.
 
 `run.spend` only counts. The budget is enforced where new work begins: at the beginning of a turn, of a phase and of an effect, so
 that no work that was paid for is lost. A grant reaches the run as a signal of a reserved topic. So a run that waits for a grant is
@@ -31,11 +31,13 @@ class BudgetBacking(Protocol):
         ...
 
     def set_spend(self, amount: Amount) -> None:
-        """Store in memory what the attempt has spent in all. The next report or the ending sends it."""
+        """Store in memory the total that the attempt has spent. The next save, report or ending sends it."""
         ...
 
     async def report_spend(self, amount: Amount) -> Amount:
-        """Store what the attempt has spent in all. Return what the run has spent in earlier attempts and with its children.
+        """Send the total that the attempt has spent to the server.
+
+        Return what the run has spent in earlier attempts and with its children.
 
         Raises:
             Stopped: If a stop was requested, or the run belongs to another owner.
@@ -59,7 +61,7 @@ class BudgetBacking(Protocol):
         ...
 
     async def linger(self, condition: Condition, now: int) -> None:
-        """Wait until there is a reason to look again, or suspend the run. See `WaitBacking`."""
+        """Wait until there is a reason to ask for signals again, or suspend the run. See `WaitBacking`."""
         ...
 
 
@@ -89,7 +91,7 @@ class Budgets:
 
     @property
     def total(self) -> Amount:
-        """Return what the run has spent in all."""
+        """Return the total that the run has spent."""
         return self._settled.plus(self._current)
 
     @property
@@ -101,7 +103,7 @@ class Budgets:
 
     @property
     def _granted(self) -> Amount:
-        return self._draft.more.granted.plus(self._found)
+        return self._draft.bookkeeping.granted.plus(self._found)
 
     def spend(self, amount: Amount) -> None:
         """Count an amount."""
@@ -110,7 +112,7 @@ class Budgets:
             self._backing.set_spend(self._current)
 
     def fits(self, amount: Amount) -> bool:
-        """Return True if an amount is left, as far as this process knows."""
+        """Return True if the amount is left of the budget. Grants that this process has not received yet are not counted."""
         with self._lock:
             return self._fits(amount)
 
@@ -143,11 +145,14 @@ class Budgets:
         await self._receive_grants(lambda: not self.fits(amount))
 
     def look_soon(self) -> None:
-        """Ask the server for grants when new work begins, because a reservation was refused where nothing could be asked."""
+        """Make the budget ask the server for grants when new work begins.
+
+        Called if a reservation was refused on the event loop, which must not block to ask the server.
+        """
         self._look_soon = True
 
     async def count_children(self) -> None:
-        """Ask the server what the run has spent in all, because children of a step have ended."""
+        """Ask the server for the total that the run has spent, because children of a step have ended."""
         current = self._current
         self._settled = await self._backing.report_spend(current)
         self._reported, self._stale = current, False
@@ -161,11 +166,12 @@ class Budgets:
     ) -> Coroutine[Any, Any, None]:
         """Report what was spent, and stop the handler if the budget is spent. Called in the task or thread that begins new work.
 
-        New work does not begin beside work that is running: it waits until that has ended, so that its output is saved.
+        New work does not begin while other work is running. It waits until the other work has ended, so that the output of that
+        work is saved.
 
         Args:
-            own: The phase or effect that is about to begin.
-            inner: True if it is inside another phase. Such work does not wait, because the other phase waits for it.
+            own: The field of the phase or effect that is about to begin.
+            inner: True if the new work is inside another phase. Such work does not wait, because the other phase waits for it.
             others: The phases and effects of an async handler that are running. None for a plain handler.
 
         Returns:
@@ -185,7 +191,9 @@ class Budgets:
         return self._enforce(inner, others)
 
     async def _enforce(self, inner: bool, others: ParallelPhases | None) -> None:
-        if self._current != self._reported or (self._budget is not None and (self._stale or self._draft.more.bases)):
+        if self._current != self._reported or (
+            self._budget is not None and (self._stale or self._draft.bookkeeping.bases)
+        ):
             await self.count_children()
         if self._look_soon and self._budget is not None:
             self._look_soon = False
@@ -214,7 +222,7 @@ class Budgets:
             raise BudgetExceeded(f"the budget of the run is spent: {spending(self.total)}")
 
     async def _receive_grants(self, needs_more: Callable[[], bool]) -> Received:
-        """Receive grants while more is needed and there are any. Return the server's last answer."""
+        """Receive grants until enough is left of the budget, or there are no more grants. Return the server's last answer."""
         async with self._receiving:
             while True:
                 found = await self._backing.look(self._grants(), None, self._draft.resumes_without_repeating)
@@ -228,19 +236,19 @@ class Budgets:
 
     def _save_grants(self) -> None:
         """Put the grants that were received into the draft. Called where the handler begins new work."""
-        more = self._draft.more
+        kept = self._draft.bookkeeping
         with self._lock:
-            if self._found_number <= more.received.get(TOPIC, 0):
+            if self._found_number <= kept.received.get(TOPIC, 0):
                 return
-            more.received[TOPIC] = self._found_number
-            more.granted, self._found = more.granted.plus(self._found), Amount()
+            kept.received[TOPIC] = self._found_number
+            kept.granted, self._found = kept.granted.plus(self._found), Amount()
         self._backing.offer(self._draft.cut())
 
     def _grants(self) -> Condition:
-        return Condition(None, {TOPIC: max(self._draft.more.received.get(TOPIC, 0), self._found_number)})
+        return Condition(None, {TOPIC: max(self._draft.bookkeeping.received.get(TOPIC, 0), self._found_number)})
 
     async def _wait_for_grant(self, budget: Budget) -> None:
-        """Look for grants until something is left of the budget."""
+        """Ask for grants until the budget is not used up any more."""
         draft, backing, saved = self._draft, self._backing, False
         while self._is_spent():
             found = await self._receive_grants(self._is_spent)

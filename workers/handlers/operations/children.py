@@ -138,7 +138,7 @@ class ChildBacking(Protocol):
         ...
 
     async def linger(self, condition: Condition, now: int) -> None:
-        """Wait until there is a reason to look again, or suspend the run. See `WaitBacking`."""
+        """Wait until there is a reason to ask the server again, or suspend the run. See `WaitBacking`."""
         ...
 
     async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
@@ -281,7 +281,7 @@ class Step:
 
     async def _prepare(self) -> None:
         """Save the base of the step, and announce the step to the server."""
-        bases, life = self._draft.more.bases, self._backing.life
+        bases, life = self._draft.bookkeeping.bases, self._backing.life
         known = bases.get(self._field)
         if known is None or known.life != life:
             # A revived run gets new children, but keeps the results of earlier children that completed. The attempt may end before
@@ -326,7 +326,9 @@ class Step:
                 size += len(request.spec)
                 batch.append(Child(index, self._inputs[index], self._new_run(index, request)))
             await self._backing.spawn(batch)
-            self._base = self._draft.more.bases[self._field] = self._base._replace(made=self._base.made + len(batch))
+            self._base = self._draft.bookkeeping.bases[self._field] = self._base._replace(
+                made=self._base.made + len(batch)
+            )
 
     def _new_run(self, index: int, request: RunRequest) -> NewRun:
         id = child_id(self._base.id, index)

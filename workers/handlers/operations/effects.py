@@ -12,6 +12,7 @@ of the checkpoint that each save writes as a whole, like `more`, would grow with
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -51,6 +52,14 @@ class EffectBacking(Protocol):
     async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
         """Wait until the worker has confirmed its lease. See `Backing`."""
         ...
+
+    def may_call(self) -> bool:
+        """Return False if the lease is in doubt, or if a stop that is not a drain was requested. Any thread may call this."""
+        ...
+
+
+class Postponed:
+    """The answer of a call that did not take place, because the attempt may have lost its run (see `Effect.guard`)."""
 
 
 def _never() -> bool:
@@ -125,6 +134,7 @@ class Effect:
     def __init__(self, draft: Draft, backing: EffectBacking, name: str, owner: list[Any]) -> None:
         self._draft, self._backing, self._name, self._owner = draft, backing, name, owner
         self._begun, self._done = BEGUN + name, DONE + name
+        self._fresh = self._begun not in draft.phases
 
     @property
     def is_done(self) -> bool:
@@ -174,18 +184,32 @@ class Effect:
         Raises:
             Stopped: If a stop was requested. Then the effect does not count as begun, unless it was begun before.
         """
-        draft, backing, fresh = self._draft, self._backing, not self.is_begun
-        if fresh:
+        draft, backing = self._draft, self._backing
+        if self._fresh:
             draft.phases[self._begun] = encode(self._owner, "effect")
         try:
             await backing.flush(draft.cut(), _never)
             await backing.wait_until_confirmed(_never)
             backing.raise_stop(_never)
         except BaseException:
-            if fresh:
+            if self._fresh:
                 del draft.phases[self._begun]
                 backing.offer(draft.cut())
             raise
+
+    def guard(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that calls the function of the effect, or returns Postponed if the run may be lost.
+
+        The call of a plain function may wait for a free thread for longer than the lease. After Postponed, `begin` must confirm the
+        lease again. A coroutine function needs no thread, and is returned as it is.
+        """
+        if inspect.iscoroutinefunction(fn):
+            return fn
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs) if self._backing.may_call() else Postponed
+
+        return guarded
 
     async def finish(self, value: Any, may_drain: Callable[[], bool]) -> Any:
         """Save the effect as done, and return its output as it is read back from the store.

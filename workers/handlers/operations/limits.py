@@ -1,4 +1,4 @@
-"""Limits of calls to the outside: `run.limit(name)` lets a call start when the rate of the name allows it."""
+"""Limits of external calls: `run.limit(name)` lets a call start when the rate of the name allows it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from coordinator.model.policies.rates import LONGEST_BACK_OFF, check_cost
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
-    """One call to the outside, from the moment at which it begins to wait until its block ends.
+    """One external call, from the time at which it begins to wait until its block ends.
 
     Attributes:
         name: The name of the limit.
         reserved: The tokens that it reserves.
         worker: The worker under which it was requested; empty until it is.
         number: The number of its request.
-        hint: Is set when the call may get a place, so that it asks at once.
+        hint: Set when the call may get a place, so that it asks the server immediately.
         sending: Back-offs that are on their way.
-        patience: When the wait ends at the latest, because a stop was requested: a time of the event loop.
+        patience: The time of the event loop at which the wait ends at the latest, because a stop was requested.
     """
 
     name: str
@@ -64,12 +64,12 @@ class LimitBacking(Protocol):
         ...
 
     def back_off(self, call: OpenCall, seconds: float) -> None:
-        """Let no call of the name start for some time, and return immediately. Any thread may call this."""
+        """Prevent calls of this name from starting for some time, and return immediately. Any thread may call this."""
         ...
 
 
 class Limit:
-    """A call to the outside under a limit, as `run.limit(name)` gives it to the block."""
+    """A external call under a limit, as `run.limit(name)` gives it to the block."""
 
     def __init__(self, backing: LimitBacking, name: str, cost: int, may_drain: Callable[[], bool]) -> None:
         self._backing, self._may_drain = backing, may_drain
@@ -86,7 +86,7 @@ class Limit:
         """The tokens of the call: the reserved ones, until the block assigns what the call has really cost.
 
         The difference is settled when the block ends, also if the block raises. Without an assignment the call has cost what it
-        reserved, because a call that raised may have reached the other side.
+        reserved, because a call that raised may have reached the external service.
 
         Raises:
             BadOption: If the assigned value is not a whole number from 0 to 999,999,999.
@@ -98,10 +98,10 @@ class Limit:
         self._cost, self._settled = check_cost(cost), True
 
     def back_off(self, seconds: float | timedelta) -> None:
-        """Let no call of this name start for some time, in any process: for example, if a response has a `Retry-After`.
+        """Prevent calls of this name from starting in any process for some time, for example if a response has a `Retry-After`.
 
-        Calls that are under way continue. A shorter back-off does not end a longer one. The method returns at once, and the worker
-        sends the request.
+        Calls that are under way continue. A shorter back-off does not end a longer one. The method returns immediately, and the
+        worker sends the request.
 
         Args:
             seconds: How long, from 0 seconds to 1 day.
@@ -130,7 +130,7 @@ class Limit:
 
 
 class AsyncLimit(Limit):
-    """A limit as an async context manager: `async with run.limit("openai", cost=1200) as limit:`."""
+    """An external call under a limit, as an async context manager: `async with run.limit("openai", cost=1200) as limit:`."""
 
     async def __aenter__(self) -> Limit:
         """Wait until the call may start."""
@@ -138,12 +138,12 @@ class AsyncLimit(Limit):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Settle the cost of the call, and free its place."""
+        """Report the real cost of the call to the server, and let the next call start."""
         self._end()
 
 
 class PlainLimit(Limit):
-    """A limit as a context manager: `with run.limit("openai", cost=1200) as limit:`."""
+    """An external call under a limit, as a context manager: `with run.limit("openai", cost=1200) as limit:`."""
 
     def __init__(
         self,
@@ -162,5 +162,5 @@ class PlainLimit(Limit):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Settle the cost of the call, and free its place."""
+        """Report the real cost of the call to the server, and let the next call start."""
         self._end()

@@ -5,23 +5,21 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any, TypedDict, Unpack
 
-from coordinator.errors import BadOption, CoordinatorError
-from coordinator.model.policies.budget import Amount
+from coordinator.errors import BadOption
+from coordinator.model.policies.budget import Amount, UnknownPrice
 
 INSTALL = "pip install 'run-coordinator[prices]'"
 
 
-class UnknownPrice(CoordinatorError):
-    """The table of prices does not know the model. The tokens and requests of the call are counted, and its dollars are not."""
-
-
 class ModelUsage(TypedDict, total=False):
-    """The call of a model, as `run.spend` accepts it. All of it is optional, except that token numbers need a `model`.
+    """The keyword arguments of `run.spend` that describe the call of a model.
+
+    All are optional, but numbers of tokens need a `model`.
 
     Attributes:
         model: The name of the model, for example "gpt-4o".
         provider: The provider of the model, for example "openai", if several providers have a model of this name.
-        input_tokens: Input tokens, with those that were read from a cache or written to it.
+        input_tokens: Input tokens, including tokens that were read from a cache or written to it.
         output_tokens: Output tokens.
         cache_read_tokens: The input tokens that were read from a cache.
         cache_write_tokens: The input tokens that were written to a cache.

@@ -108,11 +108,11 @@ class WaitBacking(Protocol):
         ...
 
     async def linger(self, condition: Condition, now: int) -> None:
-        """Wait until there is a reason to look again: a signal may have been sent, the deadline has passed, or a second is over.
+        """Wait until there is a reason to ask again: a signal may have been sent, the deadline has passed, or a second is over.
 
         Args:
             condition: The topics, the children and the deadline that the run waits for.
-            now: The server's time in ms at the last look.
+            now: The server's time in ms at the last request for signals.
 
         Raises:
             Stopped: If a stop was requested, or if the attempt has lingered long enough and its run is suspended.
@@ -185,9 +185,9 @@ class Waits:
         return self._wait("sleep", (), None, max(0, math.ceil(until.timestamp() * 1000)))
 
     async def _poll(self, name: str, topics: tuple[str, ...]) -> Signal | None:
-        """Look for a signal once, without waiting. Return the signal, or None if there is none.
+        """Ask for a signal once, without waiting. Return the signal, or None if there is none.
 
-        The look counts as a step only if it finds a signal. Several tasks of the handler look one after the other.
+        The request counts as a step only if it finds a signal. Several tasks of the handler ask one after the other.
         """
         async with self._polling:
             field = self._draft.next_poll(name)
@@ -223,7 +223,7 @@ class Waits:
     async def _until(
         self, field: str, topics: tuple[str, ...], timeout_ms: int | None, until: int | None
     ) -> Signal | None:
-        deadlines, saved = self._draft.more.deadlines, False
+        deadlines, saved = self._draft.bookkeeping.deadlines, False
         deadline = deadlines.get(field, until)
         while True:
             try:
@@ -253,19 +253,19 @@ class Waits:
         """Ask the server for the next signal. Ask again if another task of the handler has received this signal meanwhile."""
         while True:
             found = await self._backing.look(self._condition(topics, deadline), timeout_ms)
-            if found.word != "signal" or found.number > self._draft.more.received.get(found.topic, 0):
+            if found.word != "signal" or found.number > self._draft.bookkeeping.received.get(found.topic, 0):
                 return found
 
     def _condition(self, topics: tuple[str, ...], deadline: int | None) -> Condition:
-        return Condition(deadline, {topic: self._draft.more.received.get(topic, 0) for topic in topics})
+        return Condition(deadline, {topic: self._draft.bookkeeping.received.get(topic, 0) for topic in topics})
 
     def _keep(self, field: str, found: Received) -> Signal:
         """Record a signal as received, and offer a cut. If this cut is not saved, a later attempt receives the signal again."""
         signal = Signal(
             found.topic, decode(found.payload, f"signal {found.number} of topic {found.topic!r}"), found.number
         )
-        self._draft.more.received[found.topic] = found.number
-        self._draft.more.deadlines.pop(field, None)
+        self._draft.bookkeeping.received[found.topic] = found.number
+        self._draft.bookkeeping.deadlines.pop(field, None)
         self._draft.phases[field] = encode([signal.topic, signal.number, signal.payload], "signal")
         self._backing.offer(self._draft.cut())
         return signal

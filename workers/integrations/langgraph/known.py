@@ -66,7 +66,7 @@ class Dictionary:
 
 @dataclass(slots=True)
 class KnownThread:
-    """The content of a thread that the server has, as far as this process knows.
+    """The content of a thread that the server has, according to this process.
 
     Attributes:
         items: Fields of items.
@@ -74,7 +74,7 @@ class KnownThread:
         lists: The newest list of each channel, by namespace and channel.
         refs: For each namespace the newest checkpoint, and the version of each of its channels.
         dictionaries: For each namespace the text against which bodies are compressed.
-        writing: Saves of writes that are under way. The next checkpoint waits for them, because it has the same values.
+        writing: Saves of writes that are under way. The next checkpoint waits for them, because it contains the same values.
         lock: Protects the decision which items a save sends.
     """
 
@@ -89,7 +89,7 @@ class KnownThread:
     def add_items(self, fields: Sequence[bytes]) -> None:
         """Remember items. If there are too many, older ones are forgotten: a save then sends them again if it refers to them."""
         if len(self.items) + len(fields) > ITEMS:
-            self.items = {}
+            self.items, self.recent = {}, []
         self.items.update(dict.fromkeys(fields))
 
     def add_recent(self, field: bytes, content: bytes) -> None:
@@ -110,9 +110,18 @@ class KnownThread:
 
     def forget_items(self, fields: Iterable[bytes]) -> None:
         """Forget items, after a save that may not have stored them."""
-        for one in fields:
-            self.items.pop(one, None)
-        self.recent = []
+        with self.lock:
+            for one in fields:
+                self.items.pop(one, None)
+            self.recent = []
+
+    def forget_all_items(self) -> None:
+        """Forget all items, also as the ones against which others are compressed.
+
+        An item that is not known is sent again. It must not be compressed against itself.
+        """
+        with self.lock:
+            self.items, self.recent = {}, []
 
 
 class KnownThreads:
@@ -122,7 +131,7 @@ class KnownThreads:
         self._threads: OrderedDict[str, KnownThread] = OrderedDict()
 
     def of(self, thread: str) -> KnownThread:
-        """Return the content of a thread that the server has, as far as this process knows."""
+        """Return what this process knows of the content that the server has of a thread."""
         known = self._threads.setdefault(thread, KnownThread())
         try:
             self._threads.move_to_end(thread)

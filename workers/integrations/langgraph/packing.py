@@ -26,7 +26,7 @@ MESSAGE_TEXT = (
     b"\xb3model_validate_json\xa4role\xa9assistant\xa4user\xa7content\xd9"
 )
 _UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_SHORT_SPLICE = 64  # a splice of at most this many bytes is used without a look at the other forms
+_SHORT_SPLICE = 64  # a splice of at most this many bytes is used without trying the other forms
 
 
 def pack_item(text: bytes, recent: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -62,16 +62,21 @@ def unpack_item(field: bytes, parts: Mapping[bytes, bytes], texts: dict[bytes, b
     Raises:
         Unreadable: The item is missing or damaged.
     """
-    if field in texts:
-        return texts[field]
-    packed = parts.get(field)
-    if packed is None:
-        raise Unreadable("a value of the graph's checkpoint is missing on the server")
-    if packed[:1] != b"2":
-        texts[field] = unpack(packed)
-    else:
-        base, rest = unpack_item(base_field(packed), parts, texts), packed[1 + DIGEST :]
-        texts[field] = unsplice(rest, base) if rest[:1] in (b"s", b"u") else unpack(rest, base)
+    chain: dict[bytes, bytes] = {}
+    last = field
+    while last and last not in texts:
+        if last in chain:
+            raise Unreadable("a value of the graph's checkpoint is damaged: it is compressed against itself")
+        if last not in parts:
+            raise Unreadable("a value of the graph's checkpoint is missing on the server")
+        chain[last] = parts[last]
+        last = base_field(parts[last])
+    for one, packed in reversed(chain.items()):
+        if base := base_field(packed):
+            rest = packed[1 + DIGEST :]
+            texts[one] = unsplice(rest, texts[base]) if rest[:1] in (b"s", b"u") else unpack(rest, texts[base])
+        else:
+            texts[one] = unpack(packed)
     return texts[field]
 
 
@@ -80,8 +85,20 @@ def base_field(packed: bytes) -> bytes:
     return b"i" + packed[1 : 1 + DIGEST] if packed[:1] == b"2" else b""
 
 
+def bases_first(packed: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """Return items in an order in which each item follows the one that it is compressed against."""
+    ordered: dict[bytes, bytes] = {}
+    for first in packed:
+        field, chain = first, dict[bytes, bytes]()
+        while field in packed and field not in ordered and field not in chain:
+            chain[field] = packed[field]
+            field = base_field(packed[field])
+        ordered |= dict(reversed(chain.items()))
+    return list(ordered.items())
+
+
 def splice(text: bytes, base: bytes) -> bytes:
-    """Return a text as a part that differs from another text, between a prefix and a suffix that both have in common.
+    """Return a text as its difference from another text: the lengths of the common prefix and suffix, and the part between them.
 
     The first UUID of the part takes 16 bytes: LangGraph gives a message such an id after its task has written it.
     """
@@ -120,7 +137,7 @@ def unsplice(spliced: bytes, base: bytes) -> bytes:
 
 
 def _common_prefix(one: bytes, other: bytes) -> int:
-    """Return how many first bytes two texts have in common. Halves are compared, because comparing slices is fast."""
+    """Return the length of the common prefix of two texts. Halves are compared, because comparing slices is fast."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -141,7 +158,7 @@ def _number(value: int) -> bytes:
 
 
 def _read_number(text: bytes, place: int) -> tuple[int, int]:
-    """Return a number that `_number` has packed, and the place after it."""
+    """Return a number that `_number` has packed, and the position after it."""
     value = shift = 0
     while text[place] >= 128:
         value |= (text[place] & 127) << shift

@@ -187,9 +187,11 @@ def _pairs(flat: Sequence[Any]) -> dict[bytes, bytes]:
 def list_pages(
     place: Place, threads: KnownThreads, values: Values, query: Query
 ) -> Iterator[Callable[[], Steps[list[CheckpointTuple]]]]:
-    """Yield a maker of a plan for each page of the checkpoints of a thread, newest first.
+    """Yield a function for each page of the checkpoints of a thread, newest first.
 
-    A plan must be run before the next one is taken.
+    The function returns the plan that reads the page.
+
+    Run the plan of a page before you take the next function.
     """
     left = query.limit
     names: list[tuple[str, str]] = []

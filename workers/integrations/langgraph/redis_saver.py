@@ -28,12 +28,12 @@ class RedisSaver(PlainSaver):
     works.
 
     Args:
-        url: The server's URL, as for `Client`. By default that of the worker inside whose handler the saver is made, then
-            `RUNS_URL`, then `REDIS_URL` of the environment, then a server on this host.
-        namespace: The namespace. By default that of the worker, then `RUNS_NAMESPACE` of the environment, then `runs`.
+        url: The server's URL, as for `Client`. Default: the server of the worker, if a handler makes the saver, then `RUNS_URL`,
+            then `REDIS_URL` of the environment, then a server on this host.
+        namespace: The namespace. Default: the namespace of the worker, then `RUNS_NAMESPACE` of the environment, then `runs`.
         ttl: Seconds after its last write after which the server deletes a thread. None keeps threads until they are deleted.
         timeout: Seconds for which a call is repeated while the server cannot be reached.
-        serde: The serializer. By default that of LangGraph.
+        serde: The serializer. Default: the serializer of LangGraph.
 
     Raises:
         BadOption: The URL or the ttl is not valid.
@@ -75,7 +75,7 @@ class RedisSaver(PlainSaver):
         self._connections.close()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop, and those of the methods for threads."""
+        """Close the connections of this event loop and of the methods for threads."""
         await self._connections.aclose()
 
     def _place(self, thread: str) -> Steps[Place]:

@@ -47,7 +47,7 @@ async def run_graph(
         run: The run that the handler received.
         graph: A compiled graph. Its own checkpointer is not used.
         inputs: The inputs of the graph. They are used once, however often the handler is called.
-        config: A configuration for the graph. Its thread is that of the run, unless it names one.
+        config: A configuration for the graph. Unless it names a thread, the graph uses a thread of the run.
         topic: The topic of the signals that answer interrupts.
         stream: Modes of LangGraph's streaming whose chunks are emitted with `run.emit`, for example "messages" or "custom".
         emit: Makes an event of plain data from a mode and a chunk. None emits nothing.

@@ -32,7 +32,7 @@ class RunSaver(PlainSaver):
 
     Args:
         run: The run that the handler received.
-        serde: The serializer. By default that of LangGraph.
+        serde: The serializer. Default: the serializer of LangGraph.
     """
 
     def __init__(self, run: BaseRun[Any], *, serde: SerializerProtocol | None = None) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, Checkpoint
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from coordinator.errors import BadCall, BadName
@@ -126,7 +125,7 @@ def name_parts(*parts: str) -> None:
 
 
 class _Draft:
-    """The arguments of one call of graph_save, and what the process knows when the server has carried it out."""
+    """The arguments of one call of graph_save, and the knowledge of the process after the server has carried out the call."""
 
     def __init__(self, known: KnownThread) -> None:
         self.known = known
@@ -147,8 +146,15 @@ class _Draft:
         self.lists[ns, channel] = StoredList(log, chunks, entries)
         return letter + log + b"%d" % chunks
 
-    def pack_items(self) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-        """Return the fields to send with their values, and those of them that are items. Remember the items as known."""
+    def pack_items(self, *, encrypted: bool) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+        """Return the fields to send with their values, and the fields that are items.
+
+        Remember that the server knows these items.
+
+        Args:
+            encrypted: True if the contents are encrypted. Then no item is compressed against another one: the server may have
+                the other one with another encrypted content.
+        """
         # LangGraph saves the writes of a task and the next checkpoint in threads, at the same time. The second one waits here, so
         # that it is compressed against the items of the first.
         with self.known.lock:
@@ -157,9 +163,10 @@ class _Draft:
             items = []
             for field in new:
                 content = self.items.contents[field]()
-                packed = pack_item(content, self.known.recent)
+                packed = pack(content) if encrypted else pack_item(content, self.known.recent)
                 items.append((field, packed))
                 # An item is compressed against the first one, and its second form against it. So a chain has at most three items.
+                # Another process may have stored one of them against yet another one: then the chain is longer.
                 if not base_field(packed) or (self.known.recent and base_field(packed) == self.known.recent[0][0]):
                     self.known.add_recent(field, content)
         return [*items, *self.fields.items()], new
@@ -190,9 +197,9 @@ def save_checkpoint(place: Place, threads: KnownThreads, values: Values, saved: 
             known.dictionaries.get(ns),
             body,
             versions_text(versions),
-            plain=isinstance(values.serde, EncryptedSerializer),
+            plain=values.encrypted,
         )
-        items, new = draft.pack_items()
+        items, new = draft.pack_items(encrypted=values.encrypted)
         parent = short_id(saved.parent) if mode == "p" and gap != "n" else saved.parent
         gap = yield from _send(place, known, items, new, mode, ns, id, parent, run, packed, _pack_refs(refs))
         if not gap:
@@ -219,7 +226,7 @@ def save_writes(place: Place, threads: KnownThreads, values: Values, saved: Writ
         for number, (channel, value) in enumerate(saved.writes):
             field = b"w%d" % WRITES_IDX_MAP.get(channel, number)
             draft.fields[field] = netstrings([channel.encode()]) + values.value(value, draft.items)
-        items, new = draft.pack_items()
+        items, new = draft.pack_items(encrypted=values.encrypted)
         newest = gap != "n" and known.refs.get(saved.ns, ("",))[0] == saved.checkpoint_id
         id = short_id(saved.checkpoint_id) if newest else saved.checkpoint_id
         path = pack_path(saved.task_path)
@@ -254,7 +261,7 @@ def _pack_refs(refs: Mapping[str, bytes]) -> bytes:
 
 
 def short_id(id: str) -> str:
-    """Return a short form of a checkpoint's id, which the server understands if it is the newest one.
+    """Return a short form of a checkpoint's id. The server understands the short form if the checkpoint is the newest one.
 
     The ids of LangGraph are UUIDs. The characters of the short form tell the time in steps of 100 ns.
     """
@@ -272,7 +279,7 @@ def _packed_id(id: str | bytes) -> bytes:
 def _send(
     place: Place, known: KnownThread, items: list[tuple[bytes, bytes]], new: list[bytes], *parts: str | bytes
 ) -> Steps[str]:
-    """Send a save. Return an empty text if it was carried out, otherwise the letter of what the server lacks.
+    """Send a save. Return an empty text if the server carried it out, otherwise the letter of the field that the server lacks.
 
     Items count as known while the call is under way, and are forgotten if it fails.
 
@@ -297,11 +304,14 @@ def _send(
 
 
 def _forget(threads: KnownThreads, thread: str, attempt: int, gap: str) -> None:
-    """Forget what the server does not have, by the letter of the missing field; before the last try, everything."""
+    """Forget the content that the server does not have, by the letter of the missing field.
+
+    Before the last try, forget all content.
+    """
     known = threads.of(thread)
     match gap:
         case "i" if attempt < _TRIES - 2:
-            known.items = {}
+            known.forget_all_items()
         case "l" if attempt < _TRIES - 2:
             known.lists = {}
         case "k" if attempt < _TRIES - 2:
@@ -351,7 +361,10 @@ def _body(values: Values, checkpoint: Checkpoint, metadata: Mapping[str, Any]) -
 
 
 def versions_text(versions: Mapping[str, bytes]) -> bytes:
-    """Return the versions of a checkpoint's channels as a text. The body contains most of them, and is compressed against it."""
+    """Return the versions of a checkpoint's channels as one text.
+
+    The body contains most versions, and is compressed against this text.
+    """
     return b"".join(channel.encode() + version for channel, version in sorted(versions.items()))
 
 
@@ -360,8 +373,8 @@ def _pack_body(
 ) -> tuple[Dictionary | None, bytes]:
     """Compress the body of a checkpoint against a dictionary of the namespace, which consists of earlier bodies.
 
-    The first body is the first dictionary. Bodies of other steps of a graph look different, so after some saves their bodies become
-    the second dictionary.
+    The first body is the first dictionary. Bodies of other steps of a graph differ from it. So after some saves, the bodies so far
+    become the second dictionary.
 
     Returns:
         The dictionary that the process knows if the save succeeds, and the packed body.

@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 class PlainSaver(BaseCheckpointSaver[str]):
-    """A checkpointer on plain Redis or Valkey. Each method has an async twin, which starts with `a`.
+    """A checkpointer on plain Redis or Valkey. Each method has an async form, whose name starts with `a`.
 
-    Subclasses say where a thread is stored, and how a plan is run.
+    Subclasses define where a thread is stored, and how a plan is run.
     """
 
     def __init__(self, *, serde: SerializerProtocol | None = None) -> None:
@@ -50,11 +50,11 @@ class PlainSaver(BaseCheckpointSaver[str]):
 
     @abstractmethod
     def _place(self, thread: str) -> Steps[Place]:
-        """Return a plan that says where a thread is stored."""
+        """Return a plan that returns the place where a thread is stored."""
 
     @abstractmethod
     def _all_places(self) -> Steps[list[Place]]:
-        """Return a plan that says in which places threads may be stored. The threads of the places have no meaning."""
+        """Return a plan that returns all places where threads may be stored. The field `thread` of these places has no meaning."""
 
     @abstractmethod
     def _drive(self, make_plan: Callable[[], Steps[T]]) -> T:

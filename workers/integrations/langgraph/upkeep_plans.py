@@ -8,6 +8,7 @@ from coordinator.store.keys import Keys
 from coordinator.store.replies import require_all, text, word
 from coordinator.store.script import read
 from coordinator.store.scripts import GRAPH_COPY, GRAPH_DELETE
+from workers.integrations.langgraph.packing import base_field, bases_first
 from workers.integrations.langgraph.read_plans import Query, list_names, read_metadata
 from workers.integrations.langgraph.save_plans import Place, Steps, TakenOver
 from workers.integrations.langgraph.values import Values
@@ -17,7 +18,7 @@ COPIED_BYTES = 1024 * 1024
 
 
 def delete_thread(place: Place) -> Steps[None]:
-    """Delete a thread with everything that it has.
+    """Delete a thread with all its checkpoints, writes and values.
 
     Raises:
         TakenOver: The run of the graph belongs to another worker now.
@@ -112,22 +113,34 @@ def copy_thread(source: Place, target: Place) -> Steps[None]:
     if not members:
         return
     cursor = "0"
+    compressed: dict[bytes, bytes] = {}
     while True:
         reply = yield read(source.keys.at, "HSCAN", source.hash, cursor, "COUNT", COPIED)
         cursor = text(reply[0])
-        batch: list[tuple[bytes, bytes]] = []
-        size = 0
-        for place in range(0, len(reply[1]), 2):
-            batch.append((reply[1][place], reply[1][place + 1]))
-            size += len(reply[1][place + 1])
-            if size > COPIED_BYTES:
-                yield from _add(target, batch)
-                batch, size = [], 0
-        yield from _add(target, batch)
+        found = dict(zip(reply[1][::2], reply[1][1::2], strict=True))
+        later = {field: value for field, value in found.items() if field[:1] == b"i" and base_field(value)}
+        compressed |= later
+        yield from _add_all(target, [(field, value) for field, value in found.items() if field not in later])
         if cursor == "0":
             break
-    for start in range(0, len(members), COPIED):
-        yield from _add(target, [(b"", member) for member in members[start : start + COPIED]])
+    # An item is stored after the item that it is compressed against. So another process that saves at the same time never finds
+    # an item whose base it could store as compressed against that item.
+    yield from _add_all(target, bases_first(compressed))
+    yield from _add_all(target, [(b"", member) for member in members])
+
+
+def _add_all(target: Place, fields: Sequence[tuple[bytes, bytes]]) -> Steps[None]:
+    """Add fields to a thread, in calls of a bounded size."""
+    batch: list[tuple[bytes, bytes]] = []
+    size = 0
+    for field, value in fields:
+        batch.append((field, value))
+        size += len(value)
+        if size > COPIED_BYTES or len(batch) == COPIED:
+            yield from _add(target, batch)
+            batch, size = [], 0
+    if batch:
+        yield from _add(target, batch)
 
 
 def _add(target: Place, batch: Sequence[tuple[bytes, bytes]]) -> Steps[None]:

@@ -42,10 +42,11 @@ class Values:
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self.serde = serde
-        # An encrypted text differs each time. So items are recognised by their plain content, with a key that leaves the process
-        # never: the digest of a secret that can be guessed would reveal the secret.
+        # An encrypted text differs each time. So items are recognised by their plain content, with a key that never leaves the
+        # process. Otherwise the digest of a secret that can be guessed would reveal the secret.
         self._plain = serde.serde if isinstance(serde, EncryptedSerializer) else None
         self._key = os.urandom(16) if self._plain is not None else b""
+        self.encrypted = self._plain is not None
 
     def typed(self, value: Any) -> bytes:
         """Return a value as bytes that start with the name of its type."""

@@ -69,7 +69,7 @@ def _durable_tool(tool: FunctionTool, call: AgentCall) -> FunctionTool:
     async def invoke_durable(context: ToolContext[Any], arguments: str) -> Any:
         step = f"tool {call.number} {tool.name} {context.tool_call_id}"
         if tool._is_agent_tool and nested_runs_are_durable():
-            # Its model calls and its tools are phases. The call itself is none: the approvals for which it waits are no output.
+            # Its model calls and its tools are phases. The call itself is not a phase, because it may wait for approvals.
             with nested_call(AgentCall(call.run, f"{step} {number_agent(call.run, step)}", call.emits)):
                 return await invoke(context, arguments)
 

@@ -139,17 +139,20 @@ class DurableProvider(ModelProvider):
 
 
 def durable_model(model: Model, call: AgentCall) -> Model:
-    """Return a durable model for a call. A model that is durable already for another call becomes one of this call."""
+    """Return a durable model for a call.
+
+    If the model is already durable, its inner model is used, so that it belongs to this call.
+    """
     return DurableModel(model._inner if isinstance(model, DurableModel) else model, call)
 
 
 def durable_provider(provider: ModelProvider, call: AgentCall) -> ModelProvider:
-    """Return a durable provider for a call, as `durable_model`."""
+    """Return a durable provider for a call, in the same way as `durable_model`."""
     return DurableProvider(provider._inner if isinstance(provider, DurableProvider) else provider, call)
 
 
 def _ignore(event: TResponseStreamEvent) -> None:
-    """Ignore an event: nobody reads the stream but the readers of the run."""
+    """Ignore an event, because only the readers of the run's output read the stream."""
 
 
 def _stored(response: ModelResponse) -> Any:
@@ -157,7 +160,7 @@ def _stored(response: ModelResponse) -> Any:
 
 
 def _whole_response(response: ModelResponse) -> Response:
-    """Return a response as the last event of a stream has it."""
+    """Return a response in the form in which the last event of a stream contains it."""
     used = response.usage
     made = Response(
         id=response.response_id or "",

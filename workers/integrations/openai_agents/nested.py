@@ -22,7 +22,7 @@ class NestedRunner(AgentRunner):
     """The default runner of the SDK, which makes the agents inside tools durable. It changes no other call.
 
     Args:
-        inner: The default runner before.
+        inner: The previous default runner.
         prepare: Makes the agent and the options of a call durable.
     """
 
@@ -35,7 +35,7 @@ class NestedRunner(AgentRunner):
             return await self._inner.run(agent, input, **options)
 
     def run_sync(self, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResult:
-        """Run an agent in a thread without an event loop, which has no durable run."""
+        """Run an agent in a thread without an event loop. There is no current run in such a thread, so nothing is made durable."""
         return self._inner.run_sync(starting_agent, input, **options)
 
     def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResultStreaming:
@@ -57,7 +57,7 @@ class NestedRunner(AgentRunner):
 
 
 def install(prepare: Prepare) -> None:
-    """Replace the default runner of the SDK by a NestedRunner, unless it is one already."""
+    """Replace the default runner of the SDK with a NestedRunner, unless it is a NestedRunner already."""
     if not nested_runs_are_durable():
         set_default_agent_runner(NestedRunner(get_default_agent_runner(), prepare))
 
@@ -69,7 +69,7 @@ def nested_runs_are_durable() -> bool:
 
 @contextmanager
 def nested_call(call: AgentCall) -> Iterator[None]:
-    """Make the agent that is run in this context durable, as a call of its own."""
+    """Make the agent that runs while the context is open durable. Its phases have the number of this call in their names."""
     token = _nested.set(call)
     try:
         yield

@@ -40,9 +40,9 @@ class RedisSession(SessionABC):
 
     Args:
         session_id: The id of the session.
-        url: The server's URL, as for `Client`. By default that of the worker inside whose handler the session is made, then
+        url: The server's URL, as for `Client`. Default: the server of the worker, if a handler makes the session, then
             `RUNS_URL`, then `REDIS_URL` of the environment, then a server on this host.
-        namespace: The namespace. By default that of the worker, then `RUNS_NAMESPACE` of the environment, then `runs`.
+        namespace: The namespace. Default: the namespace of the worker, then `RUNS_NAMESPACE` of the environment, then `runs`.
         ttl: Seconds after its last change after which the server deletes the session. None keeps it until it is cleared.
         timeout: Seconds for which a call is repeated while the server cannot be reached.
         session_settings: Settings of the SDK, such as the number of items that an agent gets.
@@ -156,7 +156,7 @@ class RedisSession(SessionABC):
             await self._shared.aclose()
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
-        """Replace all items at once. The SDK's compaction calls this method.
+        """Replace all items in one step. The SDK's compaction calls this method.
 
         Returns:
             False for a subclass that stores its items in another way. The caller then clears the session and adds the items.

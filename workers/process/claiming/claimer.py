@@ -4,8 +4,8 @@ While the process has free slots, a claimer asks the server for runs. If no run 
 
 An idle process saves a trip: its next claim waits at the server, behind the bell, and takes the first run as soon as the bell
 rings. Such a claim asks for one run only. If the machine is lost and the server does not notice, the waiting claim still takes a
-run, which then has to wait for the end of the lease and gets a strike. Suspects are therefore never taken in this way: after
-a waiting claim for which a bell rang, another claim that does not wait looks for them.
+run, which then has to wait for the end of the lease and gets a strike. Suspects are therefore never taken in this way: after a bell
+has ended a waiting claim, another claim that does not wait asks for suspects.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ClaimerHost(Protocol):
         ...
 
     def take(self, lease: Lease, runs: Sequence[worker_plans.Claimed]) -> None:
-        """Start the runs that a claim brought."""
+        """Start the runs that a claim returned."""
         ...
 
     def lose(self, lease: Lease) -> None:
@@ -70,7 +70,7 @@ class Claimer:
         slots: The slots of the process.
         clock: The time source.
         partition: The number of the partition.
-        host: The worker.
+        host: The worker, whose methods the claimer calls.
         only: Whether there is no other partition that needs the free slots. A claim may wait at the server only then.
     """
 
@@ -99,7 +99,10 @@ class Claimer:
         return self._host.lease(self._partition)
 
     async def run(self) -> None:
-        """Claim runs until cancelled. A claim that is under way then continues: the caller has to wait for `asking`."""
+        """Claim runs until this task is cancelled.
+
+        A claim that was already sent continues after that. Its task is `asking`, for which the caller has to wait.
+        """
         failing = waiting = False
         while not self.draining:
             try:
@@ -169,9 +172,9 @@ class Claimer:
         return len(runs) if answer in ("ok", "suspect") and not probing else -1
 
     def recall(self) -> None:
-        """Give up a claim that waits at the server, because its arguments no longer describe this worker.
+        """Cancel a claim that waits at the server, because its arguments no longer describe this worker.
 
-        A claim that has not been sent yet is not given up, because its arguments are determined when it is sent.
+        A claim that has not been sent yet is not cancelled, because its arguments are determined when it is sent.
         """
         if self._waits and self.asking is not None:
             self.asking.cancel()
@@ -256,7 +259,9 @@ def _is_cancelled() -> bool:
 
 
 class Inbox:
-    """Receive requests to this worker immediately: to cancel a run, or to drain. Heartbeats bring the same requests later.
+    """Receive requests to this worker immediately: to cancel a run, or to drain.
+
+    The answers to heartbeats contain the same requests, but arrive later.
 
     Args:
         address: The server.

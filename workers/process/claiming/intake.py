@@ -65,19 +65,19 @@ class Intake:
         self.claimers: list[Claimer] = []
 
     async def serve(self, partition: int, joined: asyncio.Task[None], *, only: bool) -> None:
-        """Claim runs of one partition, from its join on, until cancelled.
+        """Wait until the worker has joined a partition, then claim runs of the partition until this coroutine is cancelled.
 
         Args:
             partition: The number of the partition.
-            joined: Is done when the worker has joined the partition.
-            only: Whether the namespace has no other partition.
+            joined: The task that joins the partition.
+            only: Whether this is the only partition of the namespace.
         """
         await joined
         address = self._options.settings.address
         claimer = Claimer(address, self._wire, self._slots, self._clock, partition, self, only=only)
         inbox = Inbox(address, self._clock, lambda: self.lease(partition), self._results.receive)
         self.claimers.append(claimer)
-        # The claimer and the inbox are closed in any case. Otherwise a bell would later spend its token on them.
+        # The claimer and the inbox are closed in any case. Otherwise they would later take the token of a bell.
         async with AsyncExitStack() as stack:
             stack.push_async_callback(inbox.close)
             stack.push_async_callback(claimer.close)
@@ -108,12 +108,12 @@ class Intake:
         return [route for route in routes if not self._health.is_suspended(kind_of(route), now)]
 
     def take(self, lease: Lease, runs: Sequence[Claimed]) -> None:
-        """Start the runs that a claim brought. Release the runs for which this worker has no handler."""
+        """Start the runs that a claim returned. Release the runs for which this worker has no handler."""
         handlers, mine = self._registry.handlers, []
         for claimed in runs:
             handler = handlers.get(kind_of(claimed.route))
             if handler is None or lease.gone:
-                logger.warning("run %s is released: this worker cannot perform %s", claimed.id, claimed.route)
+                logger.warning("run %s is released: this worker cannot execute %s", claimed.id, claimed.route)
                 self._tasks.spawn(self._membership.release(lease, claimed.id, claimed.token))
             else:
                 mine.append((claimed, handler))

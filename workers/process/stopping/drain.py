@@ -41,7 +41,7 @@ class Drain:
     """Drain a worker. The heartbeats continue until the drain is over.
 
     Args:
-        grace: Seconds that a handler without a grace time of its own has for reaching a cut.
+        grace: Seconds that a handler without a grace time of its own may take to reach a cut.
         clock: The time source.
         table: The attempts of the process.
         stops: Stops attempts.
@@ -83,7 +83,7 @@ class Drain:
         deadline = self._clock.monotonic() + max(graces, default=0.0) + 2 * CLEAN_UP_SECONDS
         self._shutdown.deadline = deadline
         await self._end_attempts()
-        # The last claim is answered or given up. If it has brought runs, they are released too.
+        # The last claim was answered or cancelled. If it returned runs, they are released too.
         await asyncio.gather(*_unanswered(claimers), return_exceptions=True)
         await self._end_attempts()
         self._shutdown.deadline = min(deadline, self._clock.monotonic() + CLEAN_UP_SECONDS)

@@ -8,7 +8,7 @@ from coordinator.clock import Clock
 
 
 class Shutdown:
-    """The shutdown of a worker, from the first request on.
+    """The request to shut down a worker: whether it was made, whether handlers have a grace, and the error that caused it.
 
     Args:
         clock: The time source.

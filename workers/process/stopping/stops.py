@@ -39,7 +39,7 @@ class Stops:
         shutdown: Is requested when a handler ignores its kill, so that the supervisor replaces the process.
         tasks: Holds background tasks.
         supervised: Whether a supervisor replaces this process when it has drained.
-        grace: Seconds that a handler without a grace time of its own has for stopping after its run was lost.
+        grace: Seconds that a handler without a grace time of its own may take to stop after its run was lost.
         report_stuck: Is called with the id of a run whose handler does not stop.
     """
 
@@ -181,6 +181,8 @@ class Stops:
         """
         while True:
             await self._clock.asleep(interval)
+            if not any(lease.in_doubt for lease in self._table.stopping_leases()):
+                continue
             for attempt in self._table.all():
                 stops = attempt.handler.on_lost_lease == "stop" and not attempt.decided
                 if (

@@ -46,7 +46,7 @@ end
 -- there are none. A run that starts again from the beginning may have effects and no checkpoint.
 local function read_checkpoint(id, route, beside)
   local has_effects = knows_effects(beside)
-  if has_effects and redis.call('EXISTS', effects_key(id)) == 0 then return 'paged' end -- They are lost: load.lua says so.
+  if has_effects and redis.call('EXISTS', effects_key(id)) == 0 then return 'paged' end -- The effects are lost, see load.lua.
   if not has_schema(route) and not has_effects then return false end
   local head = read_head(id)
   if not head and redis.call('EXISTS', ckpt_key(id)) == 1 then return 'paged' end
@@ -158,7 +158,7 @@ local taken, aside, ids = {}, 0, {}
 
 -- Take a run, or set it aside if it can't be read. Return false if its spec does not fit into the answer: then the run stays in its
 -- queue. The size of a spec is checked before the spec is read only after a large spec was seen. So claims of small runs need no
--- additional command, and a claim reads at most one large spec in vain.
+-- additional command, and a claim reads at most one large spec that it does not return.
 local LARGE_SPEC = 4096
 local sizes_matter = false
 local function take(id)

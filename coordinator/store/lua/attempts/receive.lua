@@ -40,7 +40,7 @@ for i = 1, items do
     local number = math.max(received + 1, tonumber(first) or 1)
     local signal = redis.call('HGET', signals_key(id), int(number) .. ':' .. topic)
     local at, order, payload = string.match(signal or '', '^(%d+) (%d+) (.*)$')
-    -- The first look sets the deadline, so every stored signal was stored before the deadline.
+    -- The first call sets the deadline, so every stored signal was stored before the deadline.
     if at and (deadline == '' or tonumber(at) < till) and (not found or tonumber(order) < found.order) then
       found = { topic = topic, number = number, order = tonumber(order), payload = payload }
     end

@@ -34,9 +34,10 @@ if mode == 'stopping' then
   requeue(id, counters, 'release', nil)
   return { 'ok' }
 end
-add_strike(counters, progress)
+local new_endings = note_new_endings(id, run)
+add_strike(counters, progress, new_endings)
 counters.recoveries = counters.recoveries + 1
-if is_struck_out(counters, count_loss(id, progress)) then
+if is_struck_out(counters, count_loss(id, progress, new_endings)) then
   remember_call(id, token, 'release', 'dead')
   end_dead(id, run, counters, clock, 'its handler raised the stop exception without a stop request')
   return { 'dead' }

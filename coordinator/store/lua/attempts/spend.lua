@@ -1,13 +1,13 @@
--- spend: store what an attempt has spent in all, and answer what the run has spent.
+-- spend: store the total that an attempt has spent, and answer what the run has spent.
 -- Protects: only the owner's total counts; a repeated or late call does not count an amount twice.
 -- Role: worker
 -- Keys: run
 -- ARGV: id, token, usd, tokens, requests
 --   id: id of the run
 --   token: the token of the run's owner
---   usd: micro-dollars that this attempt has spent in all
---   tokens: tokens that this attempt has spent in all
---   requests: requests that this attempt has made in all
+--   usd: micro-dollars that this attempt has spent, in total
+--   tokens: tokens that this attempt has spent, in total
+--   requests: requests that this attempt has made, in total
 -- Flags: allow-oom
 -- Uses: time, spend
 -- Answers: ok, fenced, bad

@@ -3,9 +3,9 @@
 -- write the run any more.
 -- Role: coordinator
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
--- Keys: graph_threads, groups, inbox, joins, limits, line, live, lock, messages, namespace, once, output, owned, pace
--- Keys: paced, parting, ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect
--- Keys: suspect_bell, unreported, waiters, waiting, wake, watch, worker, workers
+-- Keys: graph_threads, groups, holders, inbox, joins, limits, line, live, lock, messages, namespace, once, output, owned
+-- Keys: pace, paced, parting, rates, ready, results, routes, run, signal_keys, signal_operations, signals, starting
+-- Keys: suspect, suspect_bell, turns, unreported, waiters, waiting, wake, watch, worker, workers
 -- ARGV: now, lock, token, worker, tick, batch, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   lock: name of the lock
@@ -15,7 +15,7 @@
 --   batch: the largest number of runs to take in this call
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, limited, published, endings, unreported, judge, recover
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, limited, published, endings, unreported, judge, calls, recover
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
 -- Answers: ok, unlocked, gone, alive, held

@@ -7,8 +7,8 @@
 -- ARGV: now, cursor, most, turn
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   cursor: the cursor that the last call answered; 0: begin with the first group
---   most: about how many groups to look at in this call
---   turn: number of the sweep; each sweep examines the places of one group in SWEEP_TURNS, and the next sweep those of others
+--   most: about how many groups to examine in this call
+--   turn: number of the sweep; each sweep examines the places of one group in SWEEP_TURNS, and the next sweep examines other groups
 -- Flags: allow-oom
 -- Uses: time, queue, pace, groups
 -- Unconfirmed: a run that is not admitted is still in its line

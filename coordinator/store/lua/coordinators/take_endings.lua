@@ -1,10 +1,10 @@
--- take_endings: take the endings that no worker reports as a span, and keep the list in which scripts note them.
+-- take_endings: take the endings of runs for which no worker reports a span, and keep the list to which scripts add them.
 -- Role: coordinator
 -- Keys: unreported
 -- ARGV: most
 --   most: the largest number of entries to take
 -- Flags: allow-oom
--- Unconfirmed: an entry that is lost in a failover is a span that is not reported
+-- Unconfirmed: the span of an entry that is lost in a failover is not reported
 -- Answers: ok
 --   ok: with the entries, oldest first; shared/unreported.lua describes them. The entry `open` stands for no ending
 local entries = redis.call('LRANGE', unreported_key(), 0, tonumber(most) - 1)

@@ -4,7 +4,7 @@
 -- Keys: children, namespace, parents, run
 -- ARGV: now, most
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
---   most: the largest number of children to look at in this call
+--   most: the largest number of children to examine in this call
 -- ITEM: parent, id
 --   parent: id of a run
 --   id: a child of this parent, answered as a candidate by an earlier call, that has no children in any partition
@@ -24,7 +24,7 @@ for i = 1, items do
   if redis.call('EXISTS', children_key(parent)) == 0 then redis.pcall('ZREM', parents_key(), parent) end
 end
 
--- Look at some children of a run, chosen at random. Return when to look at them again; nil if no child is left.
+-- Examine some children of a run, chosen at random. Return the time of the next examination; nil if no child is left.
 local function look_at(parent)
   local key = children_key(parent)
   local ids = redis.pcall('SRANDMEMBER', key, left)
@@ -44,7 +44,7 @@ local function look_at(parent)
   end
   if gone < #ids then redis.call('PEXPIRE', key, CHILDREN_MS) end
   if redis.call('SCARD', key) > #ids then
-    -- The set has more children than were looked at. They are probably like these: if most are gone, look again immediately.
+    -- The set has more children than were examined. They are probably like these: if most are gone, examine more immediately.
     return (#candidates - found) * 2 > #ids and clock or clock + CHILDREN_LOOK_MS
   end
   if open then return clock + CHILDREN_LOOK_MS end

@@ -20,7 +20,7 @@ local list = type_of(schedules_key())
 if fault == 'unwatched' and list ~= 'zset' and list ~= 'none' then return { 'blocked' } end
 
 if fault == 'unwatched' then
-  redis.call('ZADD', schedules_key(), 0, name) -- A coordinator looks at it next and decides.
+  redis.call('ZADD', schedules_key(), 0, name) -- A coordinator checks this schedule next, and computes its fire time.
 elseif fault == 'mortal' then
   redis.call('PERSIST', key)
 elseif fault == 'endless' then

@@ -45,6 +45,9 @@ if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
 -- A damaged run may have lost these fields. An output that does not exist gets no end.
 run.waited, run.beside = true, 'srjegl' .. (redis.call('EXISTS', output_key(id)) == 1 and 'o' or '')
 
+-- If the token of the owner is lost, its epoch is known: it is the newest one of the run.
+if run.status == RUNNING and not run.token and run.counted then run.token = int(run.counted.epoch) end
+
 -- Remove the run from all queues except the one in which it belongs.
 local function leave_other_queues(home)
   if home ~= 'ready' and run.routed then redis.call('ZREM', ready_key(run.route), id) end
@@ -54,8 +57,13 @@ local function leave_other_queues(home)
   if run.group then redis.call('ZREM', line_key(run.group), id) end
 end
 
-local function take_away()
+local function drop_owner()
   if run.worker then remove_owner(id, run) else redis.call('HDEL', run_key(id), 'token') end
+end
+
+local function take_away()
+  leave_output(id, run)
+  drop_owner()
 end
 
 local function fence(counters)
@@ -156,7 +164,8 @@ end
 
 local function repair_ended()
   leave_other_queues('')
-  if run.token then take_away() end
+  -- The output of an ended run is complete. Its checkpoint may be gone, so nothing would tell which events are void.
+  if run.token then drop_owner() end
   redis.call('SREM', live_key(), id)
   if run.group then leave_group(id, run.group, clock) end
   local ttl = redis.call('PTTL', run_key(id))

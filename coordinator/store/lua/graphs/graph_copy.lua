@@ -19,7 +19,9 @@ if claim ~= '' and read_fields(run_key(owner), 'token') ~= token then return { '
 redis.call('ZCARD', index) -- If the key has another type, the script fails here, before its first write.
 for i = 1, items do
   local field, value = item(i)
-  if field ~= '' then
+  if string.sub(field, 1, 1) == 'i' then
+    redis.call('HSETNX', key, field, value) -- An item of the same content may be compressed against another item.
+  elseif field ~= '' then
     redis.call('HSET', key, field, value)
   else
     redis.call('ZADD', index, 0, value)

@@ -1,6 +1,7 @@
 -- graph_save: store a checkpoint of a graph, or writes of one of its tasks, with the values that the server does not have yet.
 -- Protects: only the owner of a run stores checkpoints of the run's graph; a checkpoint never refers to a value that is not stored;
--- a list that another process has extended is not overwritten; a repeated regular write changes nothing.
+-- a list that another process has extended is not overwritten; a repeated regular write changes nothing; no item is compressed
+-- against itself, directly or through other items.
 -- Role: producer, worker
 -- Keys: graph, graph_index, graph_run, graph_threads, namespace, run
 -- ARGV: call
@@ -47,7 +48,7 @@ local before = mode == 'p' and redis.call('HGET', key, 'r' .. ns .. '\0' .. pare
 if mode == 'p' and not before then return { 'gap', 'r' } end
 
 -- Give each item the name of its field, and find everything that the call refers to.
-local versions, fields, contents, sent, digests, needs = {}, {}, {}, {}, {}, {}
+local versions, fields, contents, sent, digests, needs, bases = {}, {}, {}, {}, {}, {}, {}
 for _, ref in ipairs(changes) do versions[string.match(ref, '^[^%z]*')] = ref end
 for i = 11, #parts, 2 do
   local field, value = parts[i], parts[i + 1]
@@ -66,7 +67,10 @@ for i = 11, #parts, 2 do
     local number = tonumber(string.sub(field, 10))
     if number > 0 then needs[#needs + 1] = string.sub(field, 1, 9) .. int(number - 1) end
   elseif letter == 'i' then
-    needs[#needs + 1] = base_of(value)
+    -- The base of an item is always older than the item: it is stored already, or comes earlier in this call. So items never
+    -- refer to each other in a circle, whatever other processes store.
+    local base = base_of(value)
+    if base and not sent[base] then bases[#bases + 1] = base end
   end
   fields[#fields + 1], contents[#contents + 1], sent[field] = field, value, true
 end
@@ -78,15 +82,19 @@ for _, digest in ipairs(digests) do needs[#needs + 1] = 'i' .. digest end
 for _, field in ipairs(needs) do
   if not sent[field] and redis.call('HEXISTS', key, field) == 0 then return { 'gap', string.sub(field, 1, 1) } end
 end
+for _, field in ipairs(bases) do
+  if redis.call('HEXISTS', key, field) == 0 then return { 'gap', 'i' } end
+end
 redis.call('ZCARD', index) -- If the key has another type, the script fails here, before its first write.
 
 for i, field in ipairs(fields) do
   local value = contents[i]
   local letter = string.sub(field, 1, 1)
   if letter == 'w' then redis.call('ZADD', index, 0, field) end
-  -- The first regular write of a task stays. A special write, which has a negative index, replaces the one before.
+  -- The first regular write of a task stays. A special write, which has a negative index, replaces the one before. An item that
+  -- is stored stays as it is: another process may have stored the same content, compressed against another item.
   local regular = letter == 'w' and not string.find(field, '%z%-%d+$')
-  if regular then redis.call('HSETNX', key, field, value) else redis.call('HSET', key, field, value) end
+  if regular or letter == 'i' then redis.call('HSETNX', key, field, value) else redis.call('HSET', key, field, value) end
 end
 if mode ~= 't' then
   redis.call('HSET', key, 'c' .. name, netstring(parent) .. body, 'r' .. name, merge_refs(before or '', changes))

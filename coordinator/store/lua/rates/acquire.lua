@@ -1,7 +1,8 @@
--- acquire: start a call to the outside if its rate allows the call now; otherwise give it a turn in the line, and answer when to ask
+-- acquire: start an external call if its rate allows the call now; otherwise give it a turn in the line, and answer when to ask
 -- again. A worker asks until the answer is ok, and calls finish afterwards in any case.
--- Protects: the level never rises above the burst by a call that starts; no more calls are open than the rate allows at once; calls
--- start in the order in which they began to wait; a repeated call reserves once, and a call that arrives after finish reserves nothing.
+-- Protects: the level never rises above the burst by a call that starts; no more calls are under way than the rate allows at the
+-- same time; calls start in the order in which they began to wait; a repeated call reserves once, and a call that arrives after
+-- finish reserves nothing.
 -- Role: worker
 -- Keys: bucket, holders, namespace, rates, turns, workers
 -- ARGV: now, worker
@@ -12,13 +13,13 @@
 --   number: number of the request; a worker gives each request a higher one
 --   cost: tokens to reserve
 -- Flags: allow-oom
--- Uses: time, rates
+-- Uses: time, calls, rates
 -- Answers: ok, wait, old, gone, unknown, large, bad, unreadable
 --   wait: with the ms after which to ask again, and the number of requests before it in the line
 --   old: the request has ended, or one with a higher number overtook it; nothing is reserved; ask with a new number
 --   gone: the worker has left or was condemned
 --   unknown: the name has no rate
---   large: the cost is above the burst, which is answered, too
+--   large: the cost is above the burst; with the burst
 --   unreadable: a key has another type
 local TOLERANCE, FIRST_LOOK_MS, LATER_LOOK_MS = 1e-6, 1000, 5000
 local clock, live = server_ms(now), is_live(worker)

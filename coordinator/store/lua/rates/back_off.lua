@@ -1,4 +1,4 @@
--- back_off: let no call of a rate start for some time, because the other side has asked for it.
+-- back_off: prevent calls of a rate from starting for some time, because the called service has asked for it.
 -- Protects: a shorter back-off does not end a longer one; a call that arrives when its request has ended changes nothing.
 -- Role: worker
 -- Keys: bucket, holders, namespace, rates, turns
@@ -6,10 +6,10 @@
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker in the partition of the name
 --   name: name of the rate
---   number: number of the request that was refused by the other side
+--   number: number of the request whose call the service has refused
 --   pause: ms for which no call starts
 -- Flags: allow-oom
--- Uses: time, rates
+-- Uses: time, calls, rates
 -- Answers: ok, over, unreadable
 --   over: the request has ended
 local clock = server_ms(now)

@@ -10,10 +10,10 @@
 --   number: number of the request
 --   cost: tokens that the call has cost; empty: as many as it reserved
 -- Flags: allow-oom
--- Uses: time, queue, rates
+-- Uses: time, queue, calls, rates
 -- Answers: ok, left, again, bad, unreadable
 --   left: the request waited
---   again: the request has ended before, or was never there
+--   again: the request has ended before, or never existed
 local clock = server_ms(now)
 
 local function finish(name, number, cost)

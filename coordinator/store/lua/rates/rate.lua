@@ -1,4 +1,4 @@
--- rate: set or remove the rate of calls to the outside. Calls that have started continue.
+-- rate: set or remove the rate of external calls. Calls that have started continue.
 -- Protects: a call that is sent twice or late does not undo a later change; what was used before the change counts with the old speed.
 -- Role: producer
 -- Keys: bucket, holders, namespace, pauses, rates, turns
@@ -9,9 +9,9 @@
 --   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
--- Uses: time, pause, rates
+-- Uses: time, pause, calls, rates
 -- Answers: ok, again, changed, bad, unreadable
---   again: the rate was set like this before
+--   again: the rate already had this value
 --   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen
 --   bad: an argument can't be read
 --   unreadable: a key has another type

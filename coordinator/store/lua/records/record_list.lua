@@ -1,4 +1,4 @@
--- record_list: answer those of the given runs that no other process executes now, each with the last owner in its record.
+-- record_list: answer which of the given runs no other process executes now, each with the last owner in its record.
 -- Protects: a run that another live process executes is not mistaken for interrupted.
 -- Role: worker
 -- Keys: namespace, record, record_owners, records

@@ -6,13 +6,13 @@
 --   kind: name of the kind
 --   group: name of the group; empty: the limit is for each group of the kind
 --   at_once: how many runs of a group may be ready or running at the same time; '-': no limit; empty: remove the limit; '=': keep it
---   rate: how many runs of a group may start in a time, as "<number> <ms> <burst>"; '-': no rate; empty: remove the rate; '=': keep it
+--   rate: how many runs of a group may start per time, as "<number> <ms> <burst>"; '-': no rate; empty: remove the rate; '=': keep it
 --   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: pause, limited
 -- Answers: ok, again, changed, bad, unreadable
---   again: the limit was set like this before
+--   again: the limit already had this value
 --   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen
 --   bad: an argument can't be read
 --   unreadable: a key has another type

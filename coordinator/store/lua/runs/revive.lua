@@ -73,14 +73,14 @@ for i = 1, items do
   if type(count) == 'number' then forgotten = forgotten + count end
 end
 if forget == 'all' then redis.call('UNLINK', effects_key(id)) end
--- If the key of the effects is lost, naming some of them is not enough: nobody knows the others.
+-- If the key of the effects is lost, naming some of them is not enough, because the other effects are unknown.
 if forget == 'all' or (forgotten > 0 and redis.call('EXISTS', effects_key(id)) == 0) then note_no_effects(id) end
 advance_epoch(counters, clock)
 counters.life = counters.life + 1
 counters.strikes, counters.failures, counters.recoveries, counters.backoffs = 0, 0, 0, 0
 rescore(counters, clock)
 redis.call('HDEL', run_key(id), 'cancel', 'ended', 'result', 'reason', 'expires', 'kill', 'killed', 'spent', 'losses', 'rewoken',
-  'rejoined')
+  'rejoined', 'endings')
 -- The next life can see the error with which the last one was killed.
 if run.kill then redis.call('HSET', run_key(id), 'killed', run.kill) end
 redis.call('HSET', run_key(id), 'revival', operation)

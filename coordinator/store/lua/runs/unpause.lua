@@ -7,7 +7,7 @@
 --   name: queue:<name> or kind:<name>
 --   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
---   most: the largest number of routes to look at
+--   most: the largest number of routes to examine
 -- Flags: allow-oom
 -- Uses: queue, pause
 -- Answers: ok, again, changed

@@ -28,6 +28,17 @@ local function read_join(parent, base)
   if spawned then return tonumber(spawned), tonumber(ended) end
 end
 
+-- Return true if the number of the run's ended children has changed since the last call for this run, and store the number. Scripts
+-- that take a run from its owner call it: a parent that waits for one child after the other makes progress although it saves nothing.
+local function note_new_endings(id, run)
+  if not string.find(run.beside or '', 'r', 1, true) then return false end
+  local steps, count = redis.pcall('HVALS', joins_key(id)), 0
+  for _, step in ipairs(steps) do count = count + (tonumber(string.match(step, '^%d+ (%d+)$')) or 0) end
+  if tonumber(redis.call('HGET', run_key(id), 'endings') or 0) == count then return false end
+  redis.call('HSET', run_key(id), 'endings', int(count))
+  return true
+end
+
 -- Return the fields of a parent that the ending of a child needs; nil if the parent can't be read. A script that ends many runs reads
 -- each parent once: it sets `parents_read` to a table. Only complete.lua does. A parent that it completes loses its steps, so
 -- read_join then answers that later endings of its children are not stored.
@@ -51,7 +62,7 @@ local function record_result(parent, life, base, index, ending, now)
   redis.call('HSET', results, base .. '#' .. order, index)
   redis.call('HSET', joins_key(parent), base, int(spawned) .. ' ' .. order)
   if owner.status == RUNNING and owner.token then
-    -- The worker then looks at all endings, and sees them only after this script, so one hint is enough.
+    -- The worker then reads all endings, after this script has ended, so one hint is enough.
     if not owner.notified then notify(worker_of(owner.token), 'signal ' .. parent) end
     owner.notified = true
     return

@@ -209,10 +209,12 @@ local function reset_after_progress(counters, progress)
   if progress > counters.failed then counters.failures = 0 end
 end
 
--- Count a strike, unless the run made progress since the last one.
-local function add_strike(counters, progress)
-  if progress > counters.struck then
-    counters.struck = progress
+-- Count a strike, unless the run made progress since the last one. `new_endings` is true if children of the run have ended since its
+-- last loss, which counts like progress.
+local function add_strike(counters, progress, new_endings)
+  if new_endings then counters.strikes, counters.backoffs = 0, 0 end
+  if progress > counters.struck or new_endings then
+    counters.struck = math.max(counters.struck, progress)
   else
     counters.strikes = counters.strikes + 1
   end
@@ -305,9 +307,9 @@ end
 
 -- Store and return the number of times that the run was lost without progress. A loss after new progress sets the number to 0.
 -- Losses are counted apart from strikes, because a loss is not a strike if another run of the process is to blame for it.
-local function count_loss(id, progress)
+local function count_loss(id, progress, new_endings)
   local count, before = string.match(redis.call('HGET', run_key(id), 'losses') or '', '^(%d+) (%d+)$')
-  count = progress > tonumber(before or 0) and 0 or tonumber(count or 0) + 1
+  count = (progress > tonumber(before or 0) or new_endings) and 0 or tonumber(count or 0) + 1
   redis.call('HSET', run_key(id), 'losses', int(count) .. ' ' .. int(progress))
   return count
 end

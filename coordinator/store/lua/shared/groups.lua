@@ -63,7 +63,7 @@ local function fill(group, clock)
   return admitted, #ids > room
 end
 
--- Queue a run of a group. A run that has kept its place is ready at once, with its own score. Any other run joins the line.
+-- Queue a run of a group. A run that has kept its place is ready immediately, with its own score. Any other run joins the line.
 local function enter(id, route, counters, group)
   if redis.pcall('SISMEMBER', admitted_key(group), id) == 1 then
     make_ready(id, route, counters, counters.score)

@@ -5,7 +5,7 @@
 -- a second outage of the server, in which the worker could not renew its lease.
 local MOST_JUDGED = 1000 -- workers
 local CLAMP_TICKS = 10
-local QUIET_TICKS = 8 -- more than the 6 ticks that a coordinator that looks every second tick may be late without a pause
+local QUIET_TICKS = 8 -- more than the 6 ticks by which a coordinator that judges at every second tick may be late without a pause
 
 local function read_lease(worker)
   local lease = redis.pcall('HGET', worker_key(worker), 'lease')

@@ -12,14 +12,30 @@ local function add_output(id, epoch, position, place, field, value)
   return type(redis.pcall('XADD', output_key(id), entry, field, value)) == 'string'
 end
 
+-- Remove rewinds whose events are removed. A rewind is not needed if a later one goes back at least as far. If too many are left, the
+-- first stays, which goes back farthest, and the newest ones. A reader that may need one of the others drops all its events: see
+-- model/output.py.
+local function trim_rewinds(key, rewinds)
+  local kept, lowest = {}, math.huge
+  for i = #rewinds, 1, -1 do
+    if rewinds[i].base < lowest then
+      kept[#kept + 1], lowest = rewinds[i].entry, rewinds[i].base
+    else
+      redis.call('XDEL', key, rewinds[i].entry)
+    end
+  end
+  for i = OUTPUT_REWINDS, #kept - 1 do redis.call('XDEL', key, kept[i]) end
+end
+
 -- Remove the oldest entries if there are too many, or if they are too large. Remove an eighth more than necessary, so that few
 -- calls have to remove entries. Readers find from the numbers of the events that some are missing. The newest rewinds stay: a reader
--- that comes back with events of a lost attempt needs them, even if the events of the attempt after it are removed.
+-- that comes back with events of a lost attempt needs them, even if the events of the attempt after it are removed. The newest
+-- settled position stays: a reader of settled events learns from it that such events are missing.
 local function trim_output(id, output)
   local key = output_key(id)
   local count = redis.pcall('XLEN', key)
   if type(count) ~= 'number' or (count <= OUTPUT_EVENTS and output.bytes <= OUTPUT_BYTES) then return end
-  local from, rewinds = '-', {}
+  local from, rewinds, settled = '-', {}, nil
   local function is_small() return count <= OUTPUT_EVENTS * 7 / 8 and output.bytes <= OUTPUT_BYTES * 7 / 8 end
   while not is_small() do
     local entries, old = redis.call('XRANGE', key, from, '+', 'COUNT', 32), {}
@@ -31,8 +47,15 @@ local function trim_output(id, output)
       local entry, name, value = entries[i][1], entries[i][2][1], entries[i][2][2]
       if is_small() then break end
       from = '(' .. entry
-      if string.sub(name, 1, 1) == 'r' then
-        rewinds[#rewinds + 1] = entry
+      local letter = string.sub(name, 1, 1)
+      if letter == 'r' then
+        rewinds[#rewinds + 1] = { entry = entry, base = tonumber(string.sub(name, 2)) or 0 }
+      elseif letter == 's' then
+        if settled then
+          old[#old + 1] = settled
+          count = count - 1
+        end
+        settled = entry
       else
         old[#old + 1] = entry
         count, output.bytes = count - 1, math.max(0, output.bytes - #value)
@@ -40,10 +63,10 @@ local function trim_output(id, output)
     end
     if #old > 0 then redis.call('XDEL', key, unpack(old)) end
   end
-  for i = 1, #rewinds - OUTPUT_REWINDS do redis.call('XDEL', key, rewinds[i]) end
+  trim_rewinds(key, rewinds)
 end
 
--- Let the numbers of an output continue with those of another attempt. If this attempt begins before the number that the stream
+-- Continue the numbers of an output with the numbers of another attempt. If this attempt begins before the number that the stream
 -- has reached, the events after its base are void, and a rewind tells readers to drop them.
 local function begin_output(id, output, epoch, base)
   local is_void = output.position > base
@@ -107,17 +130,16 @@ local function leave_output(id, run)
   redis.call('HSET', run_key(id), 'output', write_output_numbers(output))
 end
 
--- Write the end of a run's output. If the attempt that ends has written nothing, the events after its checkpoint are from an
--- earlier attempt, and its base tells readers to drop them. Otherwise all events stay.
+-- Write the end of a run's output. If the attempt that ends has written nothing, the events after its checkpoint are void.
+-- Otherwise all events stay.
 local function end_output(id, run, status)
+  leave_output(id, run)
   local stored, counters = read_fields(run_key(id), 'output', 'counters')
-  local output, owner = read_output(stored), run.token and tonumber(string.match(run.token, '^%d+'))
-  local epoch, base, position = output.epoch, output.base, output.position
-  if owner and owner ~= epoch then
-    epoch, base = owner, read_emitted(id)
-    position = base
-  end
-  if add_output(id, epoch, position, OUTPUT_PLACES - 1, 'x' .. int(base), status) then return end
+  local output = read_output(stored)
+  -- The checkpoint covers more events than the stream has, if its saves could not carry them: a process of an older version was alive.
+  -- The number of the end then tells readers that events are missing.
+  local position = math.max(output.position, read_emitted(id))
+  if add_output(id, output.epoch, position, OUTPUT_PLACES - 1, 'x' .. int(output.base), status) then return end
   -- The output was ended before, and the run was revived since, which gave it a higher epoch.
   local _, _, latest = string.match(counters or '', COUNTERS_TO_EPOCH)
   if latest then add_output(id, tonumber(latest), position, OUTPUT_PLACES - 1, 'x' .. int(position), status) end

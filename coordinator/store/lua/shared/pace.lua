@@ -26,7 +26,7 @@ local function read_pace(group, rate, clock)
   return { interval = interval, burst = burst, used = used, starting = starting, left = math.max(0, possible - starting) }
 end
 
--- Return when one more run may be admitted; nil if a worker has to claim one of those that were admitted first.
+-- Return when one more run may be admitted; nil if a worker has to claim one of the admitted runs first.
 local function next_start(pace)
   if pace.starting >= pace.burst then return nil end
   return math.ceil(pace.used - (pace.burst - pace.starting - 1) * pace.interval)

@@ -1,7 +1,8 @@
 -- The limits that workers publish for their handlers. Each worker stores the limits of its handlers in its entry, so the limit of a
--- kind is a function of the live workers: it is that of the newest version of the code that has a live worker. The age of a version is
--- the age of its oldest live worker, so an old worker that is restarted in the middle of a deploy does not make its version new, and
--- a deploy or its undoing ends with the limit of the version that is left. If no live worker has the kind, the last limit stays.
+-- kind depends on the live workers: it is the limit in the newest version of the code that has a live worker. The age of a version
+-- is the age of its oldest live worker, so an old worker that is restarted in the middle of a deploy does not make its version new,
+-- and a deploy or its undoing ends with the limit of the version that is left. If no live worker has the kind, the last limit
+-- stays.
 
 -- Return the limits of handlers, by kind, from their text: <kind>=<limit>, separated by spaces. A limit is the number of places, or
 -- '-' for no limit, and the rate of starts if there is one: "2,10/60000/1".

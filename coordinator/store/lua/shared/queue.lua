@@ -38,8 +38,7 @@ local function leave_queues(id, route)
   redis.pcall('ZREM', waiting_key(), id)
 end
 
--- Leave a hint in the inbox of a worker or supervisor, which then looks at the stored facts without waiting for its next
--- heartbeat.
+-- Leave a hint in the inbox of a worker or supervisor, which then reads the stored request without waiting for its next heartbeat.
 local function notify(process, hint)
   redis.pcall('RPUSH', inbox_key(process), hint)
   redis.pcall('LTRIM', inbox_key(process), -INBOX_LENGTH, -1)

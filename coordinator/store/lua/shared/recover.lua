@@ -2,7 +2,8 @@
 -- that are the same for all runs of a batch are read and written once.
 
 -- Condemn a worker: its lease is never renewed again. The time of its last heartbeat is stored, because the attempts of its runs
--- count until then. That time could not be computed later, because the deadline of the lease is set to 0.
+-- count until then. That time could not be computed later, because the deadline of the lease is set to 0. Its calls to the outside
+-- give their places to others.
 local function condemn(worker, how)
   local deadline, lease = redis.call('ZSCORE', workers_key(), worker), redis.call('HGET', worker_key(worker), 'lease')
   if deadline and tonumber(deadline) > 0 then
@@ -11,6 +12,7 @@ local function condemn(worker, how)
   redis.call('HSET', worker_key(worker), 'condemned', how)
   redis.call('ZADD', workers_key(), 'XX', 0, worker)
   publish_remaining_limits()
+  forget_calls(worker)
 end
 
 -- Take one run from its owner. Return its new status (queued, delayed, dead, cancelled, failed), 'aside' if the run can't be read
@@ -38,8 +40,9 @@ local function recover_run(id, struck, lost)
   local progress = has_schema(run.route) and read_progress(id) or 0
   counters.recoveries = counters.recoveries + 1
   reset_after_progress(counters, progress)
-  if struck then add_strike(counters, progress) end
-  if is_struck_out(counters, lost.excused and 0 or count_loss(id, progress)) then
+  local new_endings = run.beside and note_new_endings(id, run)
+  if struck then add_strike(counters, progress, new_endings) end
+  if is_struck_out(counters, lost.excused and 0 or count_loss(id, progress, new_endings)) then
     end_dead(id, run, counters, now, lost.why)
     return 'dead'
   end

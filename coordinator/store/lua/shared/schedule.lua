@@ -1,4 +1,4 @@
--- Reading a schedule, and deciding when a coordinator looks at it next.
+-- Reading a schedule, and deciding when a coordinator checks it next.
 
 -- Return a schedule; nil if there is none. The second value is true if the key has another type.
 local function read_schedule(name)
@@ -11,7 +11,7 @@ local function read_schedule(name)
   return schedule
 end
 
--- Set the time at which a coordinator looks at a schedule next. `ms` is text.
+-- Set the time at which a coordinator checks a schedule next. `ms` is text.
 local function look_again_at(name, ms) redis.call('ZADD', schedules_key(), ms, name) end
 
 -- Return true if a change was carried out before. It may have been replaced by a later one since. `past` has the generations of the

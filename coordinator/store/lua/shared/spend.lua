@@ -23,7 +23,8 @@ local function fold_spend(spend, epoch, usd, tokens, requests)
 end
 
 -- Add to the parent of a child what the child has spent since this was last done, so that nothing counts twice. A parent that has
--- ended gets it too, because it may be revived. It has told its own parent its sum before, so the difference is added there as well.
+-- ended gets it too, because it may be revived. Its sum was added to its own parent before, so the difference is added there as
+-- well.
 local MOST_LEVELS = 100
 local function roll_up_spend(id, parent)
   for _ = 1, MOST_LEVELS do

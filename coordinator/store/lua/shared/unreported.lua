@@ -1,7 +1,8 @@
--- Endings that no worker reports as a span: the script of a client, a supervisor or a coordinator ends the run. A coordinator that
--- reports traces keeps a list of them (see take_endings.lua). Without such a coordinator the list does not exist, and nothing is written.
+-- Endings for which no worker reports a span, because the script of a client, a supervisor or a coordinator ends the run. A
+-- coordinator that reports traces keeps a list of them (see take_endings.lua). Without such a coordinator the list does not exist,
+-- and nothing is written.
 
--- Note the runs that this script ends from now on. An entry is <id> <life> <attempts> <status> <ms>.
+-- Add the runs that this script ends from now on to the list. An entry is <id> <life> <attempts> <status> <ms>.
 local function note_endings()
   note_ending = function(id, run, status, now)
     local life, attempts = string.match(run.counters, '^(%d+) (%d+)')

@@ -3,18 +3,18 @@
 -- lease since the caller looked is left alone.
 -- Role: worker
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
--- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace
--- Keys: paced, parting, ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect
--- Keys: suspect_bell, unreported, waiters, waiting, wake, worker, workers
+-- Keys: graph_threads, groups, holders, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace
+-- Keys: paced, parting, rates, ready, results, routes, run, signal_keys, signal_operations, signals, starting, suspect
+-- Keys: suspect_bell, turns, unreported, waiters, waiting, wake, worker, workers
 -- ARGV: now, worker, batch, blame, jitter, deadline
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker
 --   batch: the largest number of runs to take in this call
---   blame: the only run that gets a strike, because it blocked the event loop of the process; nobody: none; empty: each run
+--   blame: the only run that gets a strike, because it blocked the event loop of the process; nobody: no run; empty: each run
 --   jitter: a number from 0 to 1, which spreads delays
 --   deadline: the end of the worker's lease when the caller last looked; empty: the caller saw the process end
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, limited, published, endings, unreported, recover
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, limited, published, endings, unreported, calls, recover
 -- Moves: running -> queued, running -> delayed, running -> dead, running -> cancelled, running -> failed
 -- Unconfirmed: a run that is not taken is found again; the claim that follows waits for replicas
 -- Answers: ok, renewed

@@ -1,5 +1,5 @@
 -- join: register a worker in this partition.
--- Protects: only join creates the entry of a worker, and never that of a worker that has left or was condemned.
+-- Protects: only join creates the entry of a worker, and never for a worker that has left or was condemned.
 -- Role: worker
 -- Keys: limits, namespace, watch, worker, workers
 -- ARGV: now, birth, worker, lease, host, pid, started, fleet, code, slots, routes, mark, knows, limits, budgets

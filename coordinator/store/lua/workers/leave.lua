@@ -1,11 +1,12 @@
 -- leave: remove a worker that owns no runs; otherwise answer the runs that it still owns.
--- Protects: the entry of a worker stays while it owns runs; a tombstone refuses its late calls.
+-- Protects: the entry of a worker stays while it owns runs; a tombstone refuses its late calls; no call to the outside of a worker
+-- that has left holds a place.
 -- Role: worker
--- Keys: inbox, limits, namespace, owned, run, worker, workers
+-- Keys: holders, inbox, limits, namespace, owned, rates, run, turns, worker, workers
 -- ARGV: worker
 --   worker: id of the worker
 -- Flags: allow-oom
--- Uses: run, limited, published
+-- Uses: run, queue, limited, published, calls
 -- Unconfirmed: an entry that comes back after a failover expires with its lease
 -- Answers: ok, owns
 --   owns: with the ids and tokens of the runs
@@ -26,6 +27,7 @@ end
 
 redis.call('ZREM', workers_key(), worker)
 publish_remaining_limits()
+forget_calls(worker)
 redis.call('DEL', inbox_key(worker))
 redis.call('HSET', worker_key(worker), 'lease', '0')
 redis.call('PEXPIRE', worker_key(worker), TOMBSTONE_MS)

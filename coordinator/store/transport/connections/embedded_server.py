@@ -10,8 +10,8 @@ Lock files in the directory ensure this. The kernel releases each lock when its 
     watcher.lock    held by the watcher as long as it lives
 
 The server daemonises: it is not a child of the process that started it, and survives `kill -9` of that process while other
-processes use it. If the last user is ended by a signal, it runs no exit functions. Then the watcher, a small process beside the
-server, stops the server.
+processes use it. If the last user is ended by a signal, it runs no exit functions. Then the watcher, a small separate process,
+stops the server.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ async def exchange_async(
         connection: A connection of redis-py.
         commands: The commands to send.
         packets: The packets to which the commands belong, for the observer.
-        ahead: The number of commands before those of the packets.
+        ahead: The number of commands that come before the commands of the packets.
 
     Returns:
         For each command its reply, or the error that the server answered.

@@ -18,7 +18,7 @@ import sys
 import time
 
 STOP_SECONDS = 10  # after which a server that does not stop is left alone
-OTHER_USER_SECONDS = 0.5  # the pause before it looks again while a process of an older release uses the server
+OTHER_USER_SECONDS = 0.5  # the pause before the next check, while a process of an older release uses the server
 
 
 def main() -> None:
@@ -36,7 +36,11 @@ def _open(directory: str, name: str) -> int:
 
 
 def _stop_if_unused(directory: str, files: dict[str, int]) -> bool:
-    """Wait until no attachment is left, and stop the server. Return False if a new user has come meanwhile."""
+    """Wait until no process is attached to the server, then stop the server.
+
+    Returns:
+        False if another process still uses the server, or uses it again. True otherwise.
+    """
     fcntl.flock(files["attached.lock"], fcntl.LOCK_EX)
     fcntl.flock(files["attached.lock"], fcntl.LOCK_UN)
     fcntl.flock(files["start.lock"], fcntl.LOCK_EX)
@@ -47,7 +51,7 @@ def _stop_if_unused(directory: str, files: dict[str, int]) -> bool:
         return False
     if _is_same_file(os.path.join(directory, "server.lock"), files["server.lock"]):
         _stop(files["server.lock"])
-    return True  # the end of this process releases all locks at once
+    return True  # the end of this process releases all locks together
 
 
 def _is_same_file(path: str, file: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 import redis.asyncio
 
-# What the pools override or read. pyproject.toml bounds the version of redis for the same reason.
+# The parts that the pools override or read. pyproject.toml bounds the version of redis for the same reason.
 _CLASSES: tuple[tuple[type, tuple[str, ...]], ...] = (
     (redis.ConnectionPool, ("reset", "make_connection", "get_connection", "release", "disconnect")),
     (redis.Connection, ("can_read", "is_connected", "send_packed_command", "read_response")),

@@ -67,7 +67,7 @@ def wait_for_reply(sock: Any, seconds: float | None) -> None:
     Raises:
         TimeoutError: No bytes moved for this number of seconds.
     """
-    if not isinstance(sock, socket.socket) or seconds is None:  # the stand-in of memory:// is not a socket
+    if not isinstance(sock, socket.socket) or seconds is None:  # the connection to memory:// has no socket
         return
     poll = select.poll()
     poll.register(sock, select.POLLIN)

@@ -142,6 +142,6 @@ class MasterCheckTimer:
             return False
         first, self._next = self._next == 0.0, now + MASTER_CHECK_SECONDS
         if first:
-            return False  # the master was found a moment ago, or is about to be
+            return False  # the master was found a moment ago, or a search for it is about to begin
         self._topology.recheck()
         return True

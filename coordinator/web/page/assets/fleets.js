@@ -1,7 +1,7 @@
 // Fleets: processes by code version, the last roll, and the doctor.
 import { get } from "./api.js";
 import { h, panel } from "./dom.js";
-import { ago, bytes, count, duration, moment, plural } from "./format.js";
+import { ago, bytes, count, duration, moment, plural, slotUse } from "./format.js";
 import { now } from "./live.js";
 
 export function fleets(root) {
@@ -34,10 +34,13 @@ function fleet(one) {
   const versions = new Map();
   for (const process of one.processes) versions.set(process.code, (versions.get(process.code) || 0) + 1);
   const spread = [...versions].map(([code, number]) => `${number} × ${code || "no version"}`).join(", ");
-  const rows = one.processes.map((p) => h("tr", { class: "row" }, h("td", { class: "mono" }, `${p.host}:${p.pid}`), h("td", { class: "mono" }, p.code), h("td", { class: "num" }, `${p.running}/${p.slots}`), h("td", { class: "num" }, bytes(p.memory)), h("td", { class: "num soft" }, `${duration(p.lease_age)} ago`), h("td", null, state(p)), h("td", { class: "why", title: p.routes.join(" ") }, p.routes.join(" "))));
-  const table = h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, h("th", null, "Process"), h("th", null, "Code"), h("th", { class: "num" }, "Running"), h("th", { class: "num" }, "Memory"), h("th", { class: "num" }, "Heartbeat"), h("th", null, "State"), h("th", null, "Routes"))), h("tbody", null, rows)));
+  const rows = one.processes.map((p) => h("tr", { class: "row" }, h("td", { class: "mono" }, `${p.host}:${p.pid}`), h("td", { class: "mono" }, p.code), h("td", { class: "num" }, slotUse(p)), h("td", { class: "num" }, bytes(p.memory)), h("td", { class: "num soft" }, `${duration(p.lease_age)} ago`), h("td", null, state(p)), h("td", { class: "why", title: p.routes.join(" ") }, kinds(p))));
+  const table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Processes" }, h("table", null, h("thead", null, h("tr", null, h("th", null, "Process"), h("th", null, "Code"), h("th", { class: "num" }, "Slots"), h("th", { class: "num" }, "Memory"), h("th", { class: "num" }, "Heartbeat"), h("th", null, "State"), h("th", null, "Takes"))), h("tbody", null, rows)));
   return panel(one.name || "default", `${plural(one.processes.length, "process").replace("processs", "processes")}, ${plural(one.supervisors.length, "supervisor")}: ${spread}`, roll(one.roll), table);
 }
+
+// The kinds that a process takes, with their queue unless it is the default one. The schemas are in the title.
+function kinds(p) { return [...new Set(p.routes.map((route) => route.replace(/@[^@]*$/, "").replace(/^default:/, "")))].join(", "); }
 
 function state(p) {
   const text = p.condemned ? "gone" : p.expired ? "lease expired" : p.draining ? "draining" : "working";

@@ -31,6 +31,9 @@ export function moment(at) {
   return day + date.toLocaleTimeString("en-GB");
 }
 
+// Why a run has its status. The times that the server names in its sentence are shown like all others.
+export function reason(view) { return (view.why || "").replace(/\b(since|until) (\d{4}-\d\d-\d\dT[\d:.]+\+00:00)/g, (_, word, iso) => `${word} ${moment(unix(iso))}`); }
+
 export function ago(at, now) { return at ? (at > now ? `in ${duration(at - now)}` : `${duration(now - at)} ago`) : ""; }
 
 export function bytes(number) {
@@ -41,6 +44,9 @@ export function bytes(number) {
 }
 
 export function rate(number) { return number >= 100 ? count(Math.round(number)) : Number(number || 0).toFixed(1); }
+
+// The server says which runs are beyond the slots: their outcomes are being recorded.
+export function slotUse(process, noun = "") { return `${process.busy ?? 0} of ${process.slots}${noun}${process.finishing ? `, ${process.finishing} finishing` : ""}`; }
 
 export function plural(number, noun) { return `${count(number)} ${noun}${number === 1 ? "" : "s"}`; }
 

@@ -1,7 +1,7 @@
 // The overview: counts, kinds, the board of workers on which runs move, and the latest changes.
 import { get } from "./api.js";
 import { h, hue, keyed, panel, pill, say } from "./dom.js";
-import { STATUSES, bytes, cause, clock, count, duration, plural, rate, seconds } from "./format.js";
+import { STATUSES, bytes, cause, clock, count, duration, plural, rate, seconds, slotUse } from "./format.js";
 import { live, now } from "./live.js";
 import { grouped, plot } from "./plot.js";
 
@@ -19,15 +19,18 @@ export function overview(root) {
   const total = h("b", null, "0.0"), chart = plot();
   stats.append(h("div", { class: "rate" }, h("p", null, total, "runs ended per second"), chart));
   const attention = h("ul", { class: "attention", "aria-label": "Needs attention", hidden: true });
-  const rows = h("tbody");
-  const kinds = panel("Kinds", null, h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, ...["Kind", "Queue"].map((name) => h("th", null, name)), ...["Queued", "Oldest", "Running", "Ended/s"].map((name) => h("th", { class: "num" }, name)), h("th", null, "Last 2 minutes"), h("th", { class: "num" }, "Workers"))), rows)));
+  const rows = h("tbody"), noKinds = empty("There are no runs yet. Enqueue one: coordinator enqueue KIND name=text");
+  const kinds = panel("Kinds", null, h("div", { class: "scroll", tabindex: "0" }, h("table", null, h("thead", null, h("tr", null, ...["Kind", "Queue"].map((name) => h("th", null, name)), ...["Queued", "Oldest", "Running", "Ended/s"].map((name) => h("th", { class: "num" }, name)), h("th", null, "Last 2 minutes"), h("th", { class: "num" }, "Workers"))), rows)), noKinds);
   const lines = h("tbody"), longer = h("span", { class: "aside" });
-  const groups = h("section", { class: "panel", "aria-label": "Groups with waiting runs", hidden: true }, h("header", null, h("h2", null, "Groups with waiting runs"), longer), h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, ...["Group", "Kind"].map((name) => h("th", null, name)), ...["Places taken", "Waiting", "Longest wait"].map((name) => h("th", { class: "num" }, name)))), lines)));
-  const cards = h("div", { class: "board", id: "board" }), fleet = h("span", { class: "aside" });
-  const workers = h("section", { class: "panel", "aria-label": "Workers" }, h("header", null, h("h2", null, "Workers"), fleet), cards);
+  const groups = h("section", { class: "panel", "aria-label": "Groups with waiting runs", hidden: true }, h("header", null, h("h2", null, "Groups with waiting runs"), longer), h("div", { class: "scroll", tabindex: "0" }, h("table", null, h("thead", null, h("tr", null, ...["Group", "Kind"].map((name) => h("th", null, name)), ...["Places taken", "Waiting", "Longest wait"].map((name) => h("th", { class: "num" }, name)))), lines)));
+  const names = h("tbody"), further = h("span", { class: "aside" });
+  const limits = h("section", { class: "panel", "aria-label": "External calls", hidden: true }, h("header", null, h("h2", null, "External calls"), further), h("div", { class: "scroll", tabindex: "0" }, h("table", null, h("thead", null, h("tr", null, ...["Name", "Limit"].map((name) => h("th", null, name)), ...["Under way", "Waiting", "A new call waits"].map((name) => h("th", { class: "num" }, name)))), names)));
+  const cards = h("div", { class: "board", id: "board" }), fleet = h("span", { class: "aside" }), noWorkers = empty("No worker is running. Start some: workers start app:runs");
+  const workers = h("section", { class: "panel", "aria-label": "Workers" }, h("header", null, h("h2", null, "Workers"), fleet), cards, noWorkers);
   const list = h("ol", { class: "events", id: "events" });
-  const side = panel("Changes", null, list);
-  root.append(h("h1", { class: "unseen" }, "Overview"), stats, attention, h("div", { class: "columns" }, h("div", null, workers, kinds, groups), side));
+  const noEvents = empty("Changes of runs appear here as they happen.");
+  const side = panel("Changes", null, list, noEvents);
+  root.append(h("h1", { class: "unseen" }, "Overview"), stats, attention, h("div", { class: "columns" }, h("div", null, workers, kinds, groups, limits), side));
   const board = new WorkerBoard(cards);
 
   let findings = [], stopped = false, examining = 0;
@@ -48,6 +51,9 @@ export function overview(root) {
     groups.hidden = !data.groups.length;
     say(longer, data.more_groups ? `and ${plural(data.more_groups, "more group")}` : "");
     keyed(lines, data.groups, (g) => `${g.kind} ${g.group}`, groupRow, updateGroup);
+    limits.hidden = !data.limits.length;
+    say(further, data.more_limits ? `and ${plural(data.more_limits, "more limit")}` : "");
+    keyed(names, data.limits, (l) => l.name, limitRow, updateLimit);
     for (const [status, { tile, number }] of tiles) {
       say(number, count(data.counts[status]));
       tile.classList.toggle("zero", !data.counts[status]);
@@ -59,6 +65,9 @@ export function overview(root) {
     const coordinators = data.coordinators.filter((one) => one.age < 5).length;
     say(fleet, `${plural(data.processes.length + data.more_processes, "process").replace("processs", "processes")}, ${plural(slots, "slot")}, ${plural(coordinators, "coordinator")}`);
     board.update(data.processes);
+    noWorkers.hidden = data.processes.length > 0;
+    noKinds.hidden = data.queues.length > 0;
+    noEvents.hidden = data.events.length > 0;
     keyed(list, data.events, (e) => `${e.run} ${e.status} ${e.at} ${e.attempt}`, eventRow);
   }
   const ticking = setInterval(() => board.tick(), 1000);
@@ -66,6 +75,8 @@ export function overview(root) {
   examine();
   return { update, destroy: () => { stopped = true; clearInterval(ticking); clearTimeout(examining); } };
 }
+
+function empty(text) { return h("div", { class: "empty", hidden: true }, text); }
 
 function groupRow(g) {
   const cells = ["taken", "held", "waited"].map(() => h("td", { class: "num" }));
@@ -79,6 +90,22 @@ function updateGroup(row, g) {
   say(taken, g.at_once === null ? "no limit known" : `${count(g.taken)} of ${count(g.at_once)}${g.rate ? `, ${g.rate} starts` : ""}`);
   say(held, count(g.held));
   say(waited, duration(g.waited));
+}
+
+function limitRow(l) {
+  const cells = [h("td", { class: "soft" }), ...["held", "waiting", "wait"].map(() => h("td", { class: "num" }))];
+  const row = h("tr", { class: "row" }, h("td", null, l.name), ...cells);
+  row.cells_ = cells;
+  return row;
+}
+
+function updateLimit(row, l) {
+  const [limit, held, waiting, wait] = row.cells_;
+  say(limit, l.limit);
+  say(held, count(l.held));
+  say(waiting, count(l.waiting));
+  waiting.classList.toggle("faint", !l.waiting);
+  say(wait, l.wait ? duration(l.wait) : "");
 }
 
 function queueRow(q) {
@@ -170,7 +197,7 @@ class WorkerBoard {
     for (const state of ["working", "draining", "silent", "gone"]) card.classList.toggle(state, one.state === state);
     card.classList.toggle("tight", one.slots > 24);
     const parts = card.parts;
-    say(parts.use, one.state === "gone" ? "" : `${one.running ?? 0} of ${one.slots}`);
+    say(parts.use, one.state === "gone" ? "" : slotUse(one, " slots"));
     say(parts.memory, one.state === "gone" ? "" : bytes(one.memory));
     say(parts.say, one.state === "working" ? (one.lease_age > one.lease / 2 ? `heartbeat ${duration(one.lease_age)} ago` : "") : one.state === "silent" ? `no heartbeat for ${duration(one.lease_age)}` : one.state);
     for (const run of one.runs) {

@@ -2,7 +2,7 @@
 import { get, mayChange } from "./api.js";
 import { cancelTree, changeRuns, grant, sendSignal } from "./changes.js";
 import { h, panel, pill, toast } from "./dom.js";
-import { ago, bytes, cause, count, duration, json, moment, plural, unix } from "./format.js";
+import { ago, bytes, cause, count, duration, json, moment, plural, reason, unix } from "./format.js";
 import { now } from "./live.js";
 import { output } from "./output.js";
 import { conversation } from "./transcript.js";
@@ -68,7 +68,7 @@ function header(data, load) {
     if (ended) add("Discard…", async () => { const done = await changeRuns("discard", [view.id]); if (done) location.hash = "#/runs"; return false; }, true);
   }
   const copy = h("button", { type: "button", class: "quiet", "aria-label": "Copy the run id", onclick: () => navigator.clipboard?.writeText(view.id).then(() => toast("Run id copied.")) }, "Copy");
-  return h("div", null, h("div", { class: "title" }, h("h1", null, view.kind), pill(view.status, view.cancelling ? "cancelling" : view.status), h("span", { class: "mono soft" }, view.id), copy, actions), view.why && h("p", { class: "whybox" }, view.why));
+  return h("div", null, h("div", { class: "title" }, h("h1", null, view.kind), pill(view.status, view.cancelling ? "cancelling" : view.status), h("span", { class: "mono soft" }, view.id), copy, actions), view.why && h("p", { class: "whybox" }, reason(view)));
 }
 
 function facts(view, checkpoint) {
@@ -84,7 +84,7 @@ function facts(view, checkpoint) {
   if (view.started && view.ended) add("Time used", duration((view.used || 0) + (view.status === "completed" ? unix(view.ended) - unix(view.started) : 0)));
   add("Worker", view.owner || view.ended_by); add("Code", view.code);
   add("Checkpoint", view.checkpointed && `${[view.iteration && `turn ${view.iteration}`, view.messages && plural(view.messages, "message")].filter(Boolean).join(", ") || "state"}, ${ago(unix(view.checkpointed), at)}`);
-  add("Note", view.note?.text); add("Key", view.key);
+  add("Note", view.note && note(view.note)); add("Key", view.key);
   add("Group", view.group && h("a", { href: `#/runs?${new URLSearchParams({ status: view.status, kind: view.kind, group: view.group })}` }, view.group));
   add("Waits for a place", view.held && `${count(view.held.taken)} of ${view.held.at_once === null ? "an unknown number of" : count(view.held.at_once)} places taken, ${plural(view.held.before, "run")} before it`);
   add("Spent", view.spent && amounts(view.spent, view.budget, checkpoint.granted));
@@ -94,6 +94,11 @@ function facts(view, checkpoint) {
   add("Signals not received", Object.entries(view.signals || {}).map(([topic, number]) => `${count(number)} ${topic}`).join(", "));
   for (const [name, value] of Object.entries(view.meta || {})) add(`meta ${name}`, json(value));
   return panel("Facts", null, list);
+}
+
+function note(one) {
+  const known = one.done !== null && one.done !== undefined, whole = one.total !== null && one.total !== undefined;
+  return known ? `${one.text} (${count(one.done)}${whole ? ` of ${count(one.total)}` : ""})` : one.text;
 }
 
 const UNITS = { usd: (n) => `${Number(n.toFixed(6))} USD`, tokens: (n) => plural(n, "token"), requests: (n) => plural(n, "request") };

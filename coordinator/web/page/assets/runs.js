@@ -2,7 +2,7 @@
 import { Failed, get, mayChange } from "./api.js";
 import { changeMatching, changeRuns } from "./changes.js";
 import { h, panel, pill, say, toast } from "./dom.js";
-import { STATUSES, ago, count, plural, unix } from "./format.js";
+import { STATUSES, ago, count, plural, reason, unix } from "./format.js";
 import { live, now } from "./live.js";
 
 const AGES = { "": "Any time", 3600: "Last hour", 86400: "Last day", 604800: "Last week" };
@@ -67,7 +67,7 @@ export function runs(root, params) {
   }
   function row(run) {
     const box = mayChange() && h("td", null, h("input", { type: "checkbox", value: run.id, "aria-label": `Select run ${run.id}`, onchange: (event) => { if (event.target.checked) chosen.add(run.id); else chosen.delete(run.id); showSelection(); } }));
-    return h("tr", { class: "row" }, box, h("td", null, h("a", { class: "mono", href: `#/runs/${encodeURIComponent(run.id)}` }, run.id)), h("td", null, h("span", { class: "kind" }, run.kind), run.queue !== "default" && h("span", { class: "faint" }, ` ${run.queue}`), run.group && h("span", { class: "tag" }, run.group)), h("td", null, pill(run.status, run.cancelling ? "cancelling" : run.status)), h("td", { class: "num wide" }, run.attempt > 1 ? h("b", null, String(run.attempt)) : String(run.attempt)), h("td", { class: "num soft" }, ago(unix(run.created), now())), h("td", { class: "why", title: run.why }, run.why));
+    return h("tr", { class: "row" }, box, h("td", null, h("a", { class: "mono", title: run.id, href: `#/runs/${encodeURIComponent(run.id)}` }, run.id)), h("td", null, h("span", { class: "kind" }, run.kind), run.queue !== "default" && h("span", { class: "faint" }, ` ${run.queue}`), run.group && h("span", { class: "tag" }, run.group)), h("td", null, pill(run.status, run.cancelling ? "cancelling" : run.status)), h("td", { class: "num wide" }, run.attempt > 1 ? h("b", null, String(run.attempt)) : String(run.attempt)), h("td", { class: "num soft" }, ago(unix(run.created), now())), h("td", { class: "why", title: run.why }, reason(run)));
   }
   async function load(again) {
     loading?.abort();

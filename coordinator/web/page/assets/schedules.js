@@ -4,8 +4,8 @@ import { h, panel, pill } from "./dom.js";
 import { ago, count, duration, json, moment, unix } from "./format.js";
 
 export function schedules(root) {
-  const body = h("tbody"), empty = h("div", { class: "empty", hidden: true }, "There are no schedules.");
-  root.append(h("div", { class: "title" }, h("h1", null, "Schedules")), panel("All schedules", null, h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, ...["Schedule", "When", "Kind"].map((name) => h("th", null, name)), h("th", { class: "num" }, "Next"), h("th", null, "Last run"), h("th", { class: "num" }, "Fired"), h("th", { class: "num" }, "Skipped"), h("th", null, "Rules"))), body)), empty));
+  const body = h("tbody"), empty = h("div", { class: "empty", hidden: true }, "There are no schedules. Set one: coordinator schedule set NAME '0 3 * * *' KIND");
+  root.append(h("div", { class: "title" }, h("h1", null, "Schedules")), panel("All schedules", null, h("div", { class: "scroll", tabindex: "0" }, h("table", null, h("thead", null, h("tr", null, ...["Schedule", "When", "Kind"].map((name) => h("th", null, name)), h("th", { class: "num" }, "Next"), h("th", null, "Last run"), h("th", { class: "num" }, "Fired"), h("th", { class: "num" }, "Skipped"), h("th", null, "Rules"))), body)), empty));
   let again = 0, stopped = false;
   const open = new Map(); // the schedules whose fire times are shown
   function toggle(name) {

@@ -15,6 +15,9 @@ class Rates:
         self._level, self._at, self._resumes = 0.0, 0, 0
         self._open: dict[tuple[str, str], float] = {}  # worker and number of a call -> reserved tokens
         self._over: set[tuple[str, str]] = set()
+        self._abandoned: dict[
+            tuple[str, str], float
+        ] = {}  # calls of workers that are gone, which may still report their cost
 
     def see(self, step: Step) -> None:
         match step.call:
@@ -25,8 +28,9 @@ class Rates:
             case "back_off" if step.words[0] == "ok":
                 self._resumes = max(self._resumes, step.now + int(step.given[0]["pause"]))
             case "abandon" | "recover" | "leave" if step.words[0] == "ok":
-                gone = {key for key in self._open if key[0] == step.given[0]["worker"]}
-                self._over |= gone
+                gone = {key: cost for key, cost in self._open.items() if key[0] == step.given[0]["worker"]}
+                self._over |= gone.keys()
+                self._abandoned |= gone
                 self._open = {key: cost for key, cost in self._open.items() if key not in gone}
 
     def _fall(self, now: int) -> None:
@@ -55,8 +59,9 @@ class Rates:
             key = (step.given[0]["worker"], item["number"])
             if answer[0] in (b"ok", b"left", b"again"):
                 self._over.add(key)
-            if answer[0] == b"ok" and key in self._open:
+            calls = self._open if key in self._open else self._abandoned
+            if answer[0] == b"ok" and key in calls:
                 self._fall(step.now)
-                reserved = self._open.pop(key)
+                reserved = calls.pop(key)
                 if item["cost"]:
                     self._level = max(0.0, self._level + float(item["cost"]) - reserved)

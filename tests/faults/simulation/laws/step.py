@@ -18,7 +18,10 @@ class Broken(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run as it was after a step. What it has spent is not part of the comparison, because a child's ending changes it too."""
+    """A run as it was after a step.
+
+    What it has spent and its place in its group are not compared, because calls about other runs change them too.
+    """
 
     status: Status
     token: str
@@ -29,6 +32,8 @@ class Seen:
     head: tuple[int, ...]
     wait: str = ""
     spend: str = field(default="", compare=False)
+    admitted: bool = field(default=False, compare=False)  # it has a place in its group
+    in_line: bool = field(default=False, compare=False)  # it waits for a place
 
     @classmethod
     def of(cls, row: list[Any]) -> Seen | None:
@@ -46,6 +51,8 @@ class Seen:
             head,
             texts[3],
             texts[4],
+            bool(row[9]),
+            bool(row[10]),
         )
 
     @property
