@@ -8,18 +8,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A clock: it returns the time and sleeps. Tests pass in their own clock."""
+    """An object that returns the time and sleeps. Tests pass in their own clock."""
 
     def now(self) -> float:
         """Return the Unix time in seconds."""
         ...
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never goes back."""
+        """Return seconds that never go backwards, to measure durations with."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Block the thread for this number of seconds."""
+        """Block the calling thread for this number of seconds."""
         ...
 
     async def asleep(self, seconds: float) -> None:
@@ -35,11 +35,11 @@ class SystemClock:
         return time.time()
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never goes back."""
+        """Return seconds that never go backwards, to measure durations with."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Block the thread for this number of seconds."""
+        """Block the calling thread for this number of seconds."""
         time.sleep(seconds)
 
     async def asleep(self, seconds: float) -> None:

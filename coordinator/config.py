@@ -41,16 +41,20 @@ class Settings:
 
     @property
     def address(self) -> Address:
-        """The address that the URL of the server names."""
+        """The parsed URL of the server."""
         return address(self.url)
 
     def pinned(self) -> Settings:
-        """Return the same settings with a URL that names the same server after a change of the working directory."""
+        """Return these settings with an absolute path in an embedded:// URL. Other URLs stay as they are.
+
+        A relative path would name another server after the process changes its working directory.
+        """
         found = self.address
         return replace(self, url=str(found)) if found.scheme == "embedded" else self
 
 
-# The settings of the worker in whose code a client is made: its handlers, their phases and its lifespans. The worker sets them.
+# The settings of the worker that executes the current code: a handler, a phase or a lifespan. The worker sets them. A client that
+# this code makes uses them by default.
 current_settings: ContextVar[Settings | None] = ContextVar("coordinator.config.current_settings", default=None)
 
 # The settings of the only worker of this process. Threads that a handler starts itself do not inherit context variables.
@@ -68,10 +72,11 @@ def settings(
     namespace: str | None = None,
     timeout: float = 30.0,
 ) -> Settings:
-    """Return the settings. An argument comes first, then the worker that executes the caller, the environment, and the defaults.
+    """Return the settings of a client, a worker or a coordinator.
 
-    In the code of a worker, the worker's server and namespace take precedence over the environment, because the options of the
-    command that started the worker may name others.
+    An argument that is given is used. Otherwise, in code that a worker executes, the server and the namespace of the worker are
+    used: they may come from options of its command and differ from the environment. Elsewhere the environment variables are used,
+    then the defaults.
 
     Args:
         url: The server.

@@ -198,8 +198,8 @@ class MiddlewareChain:
 
     Attributes:
         members: The middleware.
-        sees_endings: Whether a middleware handles the ends of attempts.
-        reads_history: Whether a middleware needs the earlier attempts of a run.
+        sees_endings: True if a middleware overrides `on_ending`.
+        reads_history: True if a middleware has `reads_history`, so that the worker reads the earlier attempts of a run.
 
     Raises:
         BadOption: If an element is not a Middleware.
@@ -254,7 +254,7 @@ class MiddlewareChain:
         return run.headers
 
     def of_run(self, run: str) -> MiddlewareChain:
-        """Return the chain without the middleware that leaves out a run."""
+        """Return the chain of the middleware that handles the run with this id: the others return False from `selects`."""
         if not self._selecting:
             return self
         if self._only is not None:  # the usual case, for speed
@@ -298,7 +298,7 @@ current_middleware: ContextVar[MiddlewareChain] = ContextVar("coordinator.middle
 
 
 class _Around(AbstractContextManager[None]):
-    """Enter the context managers of all middleware around one attempt or step, and log their errors."""
+    """A context manager that enters the context managers of all middleware for one attempt or step, and logs their errors."""
 
     __slots__ = ("_argument", "_attempt", "_entered", "_methods")
 
@@ -325,7 +325,7 @@ class _Around(AbstractContextManager[None]):
             one, context = self._entered.pop()
             try:
                 context.__exit__(kind, error, trace)
-            except BaseException as raised:  # as above
+            except BaseException as raised:  # no error of a middleware may end an attempt
                 if raised is not error:
                     logger.exception("middleware %s failed after an attempt at run %s", _name(one), self._attempt.run)
 

@@ -129,7 +129,7 @@ class Tracing(Middleware):
     # -- spans
 
     def _start(self, known: _Trace, number: int, start: int | None) -> Span:
-        """Start the span of an attempt."""
+        """Start the span of the attempt with this number. `start` is its start in Unix nanoseconds; None means now."""
         attempt, ids, destination = known.newest, known.ids, known.destination
         attributes = {
             **_messaging(destination, "process", "process"),
@@ -315,7 +315,7 @@ class _Tracer:
         self, name: str, span_id: int, trace_id: int, context: Context, kind: SpanKind, attributes: dict[str, Any],
         links: list[Link], start: int | None,
     ) -> Span:  # fmt: skip
-        """Start a span with a given id. The trace id is used for a span without a parent."""
+        """Start a span with a given span id. The given trace id is used only if the context has no parent span."""
         _next_ids.set((trace_id, span_id))
         try:
             return self.tracer.start_span(name, context, kind, attributes, links, start, False, False)
@@ -348,9 +348,10 @@ def _describe(attempt: AttemptInfo) -> dict[str, Any]:
 
 
 def _lost_up_to(attempt: AttemptInfo, last: int) -> list[AttemptRecord]:
-    """Return the lost attempts directly before the end of the attempt `last`, oldest first.
+    """Return the attempt with the number `last` and the attempts directly before it, as far back as they were lost, oldest first.
 
-    Older lost attempts were reported by later attempts, and lost attempts of an earlier life at the end of that life.
+    The list is empty if the attempt `last` was not lost. Older lost attempts are already reported: by a later attempt, or at the
+    end of an earlier life.
     """
     by_number = {
         entry.attempt: entry for entry in attempt.history if entry.how != "revived" and entry.life == attempt.life

@@ -83,7 +83,7 @@ app = new_app(
         LazyCommand(
             "pause",
             "coordinator.cli.namespaces.pause:pause",
-            "Pause a queue or a kind: workers take no more of its runs. Running ones continue.",
+            "Pause a queue or a kind: workers take no more of its runs. Runs that have started continue.",
         ),
         LazyCommand(
             "unpause",

@@ -22,7 +22,8 @@ def start(
     metrics: Metrics = None,
     log_level: LogLevel = "INFO",
     keep: Annotated[
-        int, typer.Option(envvar="RUNS_KEEP", min=0, help="Ended runs to keep, for each status and partition.")
+        int,
+        typer.Option(envvar="RUNS_KEEP", min=0, help="Number of ended runs to keep, for each status and partition."),
     ] = KEEP,
 ) -> None:
     """Run a coordinator until SIGTERM or SIGINT.

@@ -15,9 +15,9 @@ from coordinator.errors import NotConfigured
 
 def web(
     context: CommandContext,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = 8700,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free port.")] = 8700,
     host: Annotated[
-        str, typer.Option(help="Address to listen at. Other machines can reach the server only with --auth.")
+        str, typer.Option(help="Address to listen on. An address that other machines can reach needs --auth.")
     ] = "127.0.0.1",
     auth: Annotated[
         Path | None,

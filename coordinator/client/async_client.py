@@ -47,9 +47,9 @@ P = ParamSpec("P")
 class _AsyncSession:
     """The connections of an AsyncClient in one event loop.
 
-    A session closes itself at the end of its loop. The session has an asynchronous generator that only waits until it is closed. An
-    event loop closes all asynchronous generators before it ends (`asyncio.run` does so). The loop also closes a generator that the
-    garbage collector finds, and with it the session of a client that was never closed.
+    A session is closed when its loop ends. For this it has an asynchronous generator that closes the connections when the generator
+    is closed. `asyncio.run` closes all asynchronous generators before the loop ends. The loop also closes a generator that is
+    garbage collected, so it closes the session of a client that the program dropped without closing it.
     """
 
     def __init__(self, settings: Settings, clock: Clock, middleware: MiddlewareChain) -> None:
@@ -68,13 +68,13 @@ class _AsyncSession:
         await self._until_end.aclose()
 
     def close_soon(self) -> None:
-        """Ask the session's loop, in another thread, to close the connections."""
+        """Make the session's event loop close the connections. Call this from another thread than that of the loop."""
         with suppress(RuntimeError):  # the loop has ended, and closed the session
             self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self.close()))
 
 
 async def _close_at_end(feed: AsyncFeed, hints: AsyncHintReader, wire: AsyncWire) -> AsyncGenerator[None, None]:
-    """Close a session's connections when this generator is closed."""
+    """Yield once, and close the connections of a session when this generator is closed."""
     try:
         yield
     finally:
@@ -107,11 +107,11 @@ class AsyncClient:
                 "runs".
             timeout: Seconds after which a call fails if the server does not answer.
             middleware: Code that is called for each run that the client enqueues; the first is called first. In a handler, a
-                client without middleware uses that of the registry.
+                client without middleware uses the middleware of the registry.
 
         Raises:
             BadOption: The URL, the timeout or the middleware is not valid.
-            BadName: The namespace is not a name.
+            BadName: The namespace is not a valid name.
         """
         self._settings = settings(url, namespace, timeout)
         self._middleware = MiddlewareChain(middleware)
@@ -162,7 +162,7 @@ class AsyncClient:
             what: `handler.inputs(…)`, a handler, or the kind of the run.
             inputs: The inputs of the run, where `what` is a handler or a kind: a dict of values by name.
             options: `queue`, `priority`, `delay` or `at`, `expires`, `key`, `key_ttl`, `retention`, `schema`, `parent`,
-                `meta`, `group`; and `id`, to repeat a call that raised Unconfirmed.
+                `meta`, `budget`, `group`; and `id`, to repeat a call that raised Unconfirmed.
 
         Returns:
             A handle of the run. Its `created` is False if the key belonged to a run that already existed.
@@ -195,8 +195,7 @@ class AsyncClient:
         Args:
             runs: For each run `handler.inputs(…)`, or a pair of its kind (or handler) and its inputs.
             options: The options of `enqueue`, for all runs. `key` is a function that returns the key for the inputs of a run,
-                and `group` may be such a function.
-                `ids` repeats a call that raised Unconfirmed.
+                and `group` may be such a function. `ids` repeats a call that raised Unconfirmed.
 
         Returns:
             A handle for each run, in order.
@@ -207,7 +206,7 @@ class AsyncClient:
         return await self._do(enqueue_operations.enqueue_many, runs, options, self._make_handle)
 
     def handle(self, id: str) -> AsyncHandle[Any]:
-        """Return a handle of a run whose id is known. The server is not asked.
+        """Return a handle of a run whose id is known. The call does not contact the server.
 
         Raises:
             NotFound: The text is not a run id, so there is no such run.
@@ -232,7 +231,7 @@ class AsyncClient:
                 yield by_id[ending.run]
 
     async def workers(self) -> list[WorkerView]:
-        """Return the workers that have a lease, or had one and were not recovered yet."""
+        """Return the live workers, and lost workers whose runs have not been recovered yet."""
         return await self._do(list_operations.list_workers)
 
     async def status(self) -> Overview:
@@ -330,19 +329,19 @@ class AsyncClient:
             kind: The kind to pause, instead of a queue.
 
         Returns:
-            False if it was already paused.
+            True if this call paused it; False if it was already paused.
         """
         return await self._do(list_operations.pause, queue, kind)
 
     async def unpause(self, *, queue: str | None = None, kind: str | None = None) -> bool:
-        """Let workers claim runs of a queue or of a kind again. They are woken immediately.
+        """Let workers claim runs of a queue or of a kind again. Idle workers are woken immediately.
 
         Args:
             queue: The queue to unpause.
             kind: The kind to unpause, instead of a queue.
 
         Returns:
-            False if it was not paused.
+            True if this call unpaused it; False if it was not paused.
         """
         return await self._do(list_operations.unpause, queue, kind)
 
@@ -357,35 +356,35 @@ class AsyncClient:
     ) -> bool:
         """Set how many runs of a group may be ready or running at the same time, and how many may start per unit of time.
 
-        It takes effect within a second. A lower limit stops no run. The limits replace those that handlers publish. A limit that
-        is not given stays as it is.
+        The limits take effect within a second. They replace the limits that handlers publish. A lower limit stops no running run.
+        An argument that is not given leaves its limit as it is.
 
         Args:
             kind: The kind of the runs.
-            at_once: How many runs may be ready or running; 0 admits no run, None stands for no limit.
-            rate: How many runs may start, as `10/min`. The units are s, min, h and day. None stands for no limit.
+            at_once: How many runs may be ready or running; 0 admits no run, None removes the limit.
+            rate: How many runs may start, as `10/min`. The units are s, min, h and day. None removes the limit.
             burst: How many runs may start at one moment, after a time without starts. Default: what the rate allows in one
                 second, but at least 1.
             group: The group; None for each group of the kind that has no limit of its own.
 
         Returns:
-            False if the limits already had these values.
+            True if this call changed a limit; False if the limits already had these values.
 
         Raises:
             BadOption: A limit or the group is not valid, or no limit is given.
-            NotConfigured: A rate is given while a process is alive whose version does not count starts.
+            NotConfigured: A rate is given, but a live process has an older version that does not count starts.
         """
         return await self._do(group_operations.set_limit, kind, group, at_once, rate, burst)
 
     async def remove_limit(self, kind: str, *, group: str | None = None) -> bool:
-        """Remove a limit that `set_limit` has set. From then on, the limit of the kind or of its handler applies, if there is one.
+        """Remove the limits that `set_limit` has set. Then the limit of the kind or of its handler applies, if there is one.
 
         Args:
             kind: The kind of the runs.
             group: The group; None for the limit of the kind.
 
         Returns:
-            False if there was no such limit.
+            True if this call removed the limit; False if there was no such limit.
         """
         return await self._do(group_operations.remove_limit, kind, group)
 
@@ -406,10 +405,10 @@ class AsyncClient:
                 are under way.
             burst: The tokens that calls may use at one moment. A call with a higher cost is refused. Default: what the rate allows
                 in one second, but at least 1.
-            at_once: How many calls may be under way at the same time; 0 lets no call start, None stands for no limit.
+            at_once: How many calls may be under way at the same time; 0 lets no call start, None removes the limit.
 
         Returns:
-            False if the rate already had these values.
+            True if this call changed the rate; False if it already had these values.
 
         Raises:
             BadOption: An option is not valid, or neither `rate` nor `at_once` is given.

@@ -50,7 +50,7 @@ class Handle(Generic[T_co]):
         return f"<run {self.id}>"
 
     def view(self) -> RunView:
-        """Return the present view of the run.
+        """Read the run from the server, and return a view of it.
 
         Raises:
             NotFound: The run does not exist, or its retention is over.
@@ -92,18 +92,18 @@ class Handle(Generic[T_co]):
     def grant(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
         """Let the run spend more than its budget. A run that waits for a grant is woken.
 
-        A run that has failed, is dead or was cancelled finds the grant when it is revived.
+        A failed, dead or cancelled run can use the grant after it is revived.
 
         Args:
-            usd: Dollars.
-            tokens: Tokens.
-            requests: Requests.
+            usd: Dollars to add to the budget.
+            tokens: Tokens to add to the budget.
+            requests: Requests to add to the budget.
 
         Raises:
             Ended: The run has completed, or its inputs were not kept.
             Full: The run has 1,000 grants already.
             NotFound: The run does not exist, or its retention is over.
-            BadOption: A number is not valid, or all are 0.
+            BadOption: A number is not valid, or all three are 0.
             Unconfirmed: The server did not answer. The amount may have been granted: look at the run before you repeat the call.
         """
         self._client._do(signal_operations.grant, self.id, Amount.of(usd, tokens, requests))
@@ -168,7 +168,7 @@ class Handle(Generic[T_co]):
         return stream(self._client, self.id, Folder(after, settled), timeout)
 
     def messages(self, start: int = 0) -> Iterator[Any]:
-        """Iterate over the saved messages of the run's transcript, from a message on. They are read in pages of about 1 MiB.
+        """Iterate over the saved messages of the run's transcript. The client reads them in pages of about 1 MiB.
 
         The messages of a completed run are deleted with its checkpoint, unless its handler has `keep_messages=True`. The messages
         of other runs are kept as long as the run.
@@ -190,8 +190,8 @@ class Handle(Generic[T_co]):
     def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.
 
-        A run that waits is cancelled immediately. The worker of a running run is asked to stop it. A run that has ended stays as
-        it is.
+        A queued, delayed or waiting run is cancelled immediately. The worker of a running run is asked to stop it. An ended run
+        does not change.
 
         Args:
             grace: Seconds that the handler has to stop. A run that has not stopped then is ended by force.
@@ -241,7 +241,7 @@ class Handle(Generic[T_co]):
         return self._client._do(run_operations.discard, self.id)
 
     def position(self) -> int | None:
-        """Return the number of queued runs of the same queue and kind before the run; None if the run is not queued."""
+        """Return how many runs of the same queue and kind workers will take before this run; None if it is not queued."""
         return self._client._do(run_operations.position, self.id)
 
 
@@ -272,7 +272,7 @@ class AsyncHandle(Generic[T_co]):
         return f"<run {self.id}>"
 
     async def view(self) -> RunView:
-        """Return the present view of the run.
+        """Read the run from the server, and return a view of it.
 
         Raises:
             NotFound: The run does not exist, or its retention is over.
@@ -314,18 +314,18 @@ class AsyncHandle(Generic[T_co]):
     async def grant(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:
         """Let the run spend more than its budget. A run that waits for a grant is woken.
 
-        A run that has failed, is dead or was cancelled finds the grant when it is revived.
+        A failed, dead or cancelled run can use the grant after it is revived.
 
         Args:
-            usd: Dollars.
-            tokens: Tokens.
-            requests: Requests.
+            usd: Dollars to add to the budget.
+            tokens: Tokens to add to the budget.
+            requests: Requests to add to the budget.
 
         Raises:
             Ended: The run has completed, or its inputs were not kept.
             Full: The run has 1,000 grants already.
             NotFound: The run does not exist, or its retention is over.
-            BadOption: A number is not valid, or all are 0.
+            BadOption: A number is not valid, or all three are 0.
             Unconfirmed: The server did not answer. The amount may have been granted: look at the run before you repeat the call.
         """
         await self._client._do(signal_operations.grant, self.id, Amount.of(usd, tokens, requests))
@@ -390,7 +390,7 @@ class AsyncHandle(Generic[T_co]):
         return stream_async(self._client, self.id, Folder(after, settled), timeout)
 
     def messages(self, start: int = 0) -> AsyncIterator[Any]:
-        """Iterate over the saved messages of the run's transcript, from a message on. They are read in pages of about 1 MiB.
+        """Iterate over the saved messages of the run's transcript. The client reads them in pages of about 1 MiB.
 
         The messages of a completed run are deleted with its checkpoint, unless its handler has `keep_messages=True`. The messages
         of other runs are kept as long as the run.
@@ -412,8 +412,8 @@ class AsyncHandle(Generic[T_co]):
     async def cancel(self, grace: float = CANCEL_GRACE) -> Status:
         """Cancel the run.
 
-        A run that waits is cancelled immediately. The worker of a running run is asked to stop it. A run that has ended stays as
-        it is.
+        A queued, delayed or waiting run is cancelled immediately. The worker of a running run is asked to stop it. An ended run
+        does not change.
 
         Args:
             grace: Seconds that the handler has to stop. A run that has not stopped then is ended by force.
@@ -463,5 +463,5 @@ class AsyncHandle(Generic[T_co]):
         return await self._client._do(run_operations.discard, self.id)
 
     async def position(self) -> int | None:
-        """Return the number of queued runs of the same queue and kind before the run; None if the run is not queued."""
+        """Return how many runs of the same queue and kind workers will take before this run; None if it is not queued."""
         return await self._client._do(run_operations.position, self.id)

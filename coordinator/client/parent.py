@@ -1,4 +1,4 @@
-"""The parent of runs that a handler enqueues: the run that the handler executes.
+"""The parent of a run that a handler enqueues: the run that the handler is executing.
 
 The worker sets `current_parent` around an attempt. Clients read it when the caller gives no parent.
 """
@@ -37,14 +37,18 @@ current_parent: ContextVar[Parent | None] = ContextVar("coordinator.client.paren
 
 
 def remember_child(id: str) -> None:
-    """Remember a run that the present attempt has enqueued, if the caller is a handler."""
+    """Remember a run that the current attempt has enqueued, so that `warn_of_waiting` knows it. Outside a handler, do nothing."""
     parent = current_parent.get()
     if parent is not None and len(parent.watch.ids) < MOST_REMEMBERED:
         parent.watch.ids.add(id)
 
 
 def warn_of_waiting(ids: Iterable[str]) -> None:
-    """Log a warning, once for each attempt, if a handler waits for a run that it has enqueued."""
+    """Log a warning if a handler waits for a run that it has enqueued. At most one warning is logged for each attempt.
+
+    Args:
+        ids: The runs that the caller waits for.
+    """
     parent = current_parent.get()
     if parent is None or parent.watch.warned or not parent.watch.ids:
         return

@@ -74,9 +74,16 @@ class EnqueueManyOptions(_SharedOptions, total=False):
 
 
 class RunRequest(NamedTuple):
-    """A run that is complete except for its id. `handler` is the handler that made its inputs, if the producer has it.
+    """A run to enqueue, complete except for its id.
 
-    The idempotency key of a run with a group is unique within the group: `once` begins with the group.
+    Attributes:
+        route: The route of the run: queue, kind and schema.
+        spec: The encoded inputs, meta and extra values.
+        once: The idempotency key; empty without one. For a run with a group it begins with the group, because keys are unique
+            within a group.
+        digest: A digest of the inputs, by which the server notices that a key is used with other inputs; empty without a key.
+        handler: The handler that made the inputs; None if the caller named only the kind.
+        group: The group of the run; empty without one.
     """
 
     route: str
@@ -103,7 +110,7 @@ class RunBuilder:
         Args:
             given: The options of the call, without `key`, `group`, `id` and `ids`.
             parent: The run whose handler makes the call, if any. The new runs get its id and meta unless `given` has a parent.
-            middleware: Is called for each run.
+            middleware: The middleware that is called for each run.
 
         Raises:
             BadOption: A value is not valid.
@@ -199,7 +206,7 @@ class RunBuilder:
         Args:
             requests: The requests.
             ids: The maker of new ids.
-            now: The time that new ids begin with.
+            now: The Unix time in seconds that new ids begin with.
             partitions: The number of partitions of the namespace.
             given: Ids for the first of the requests. The others get new ids.
         """
@@ -356,10 +363,10 @@ def _check(given: Mapping[str, Any], parent: Parent | None) -> Options:
 
 
 def check_key(key: str) -> str:
-    """Return an idempotency key.
+    """Return the idempotency key if it is valid.
 
     Raises:
-        BadOption: It is not text of 1 to 512 characters.
+        BadOption: The key is not text of 1 to 512 characters, or can't be encoded as UTF-8.
     """
     if type(key) is not str or not 1 <= len(key) <= 512:
         raise BadOption(f"key {key!r:.80} is not text of 1 to 512 characters")

@@ -132,7 +132,7 @@ def _counts(of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rules(packed: bytes) -> dict[str, Any]:
-    """Return the stored rules, without checking them: a time zone that is unknown here may be known to the coordinators."""
+    """Return the stored rules by name. They are not checked: coordinators may know a time zone that this machine does not know."""
     cron, every, tz, jitter, overlap, catch_up = decode(packed, "rules")
     when = cron or f"every {every:g} s"
     return {"when": when, "tz": tz, "jitter": jitter, "overlap": overlap, "catch_up": catch_up}

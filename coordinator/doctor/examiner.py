@@ -1,8 +1,7 @@
-"""Verify and repair the structure of a namespace: each run is in exactly one collection, and no entry names a missing run.
+"""Verify and repair a namespace: each run must be in exactly one collection, and each entry must belong to a run that exists.
 
-The examination walks through the keys page by page, so that it never blocks the server, however large the namespace is. Each fault
-is examined a second time before it is reported. A repair is a script that checks the fault once more, and that is fenced like every
-other script.
+The examination walks through the keys page by page, so that it does not block the server. Each fault is examined a second time
+before it is reported. A repair is a script that checks the fault once more before it changes anything.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MAX_WALKS = 5  # a repair may uncover another fault, which the next walk finds
 
 
 def examine(space: Namespace, *, repair: bool = False, now: str = "") -> Generator[Any, Any, DoctorReport]:
-    """Examine all keys of a namespace, as a plan.
+    """Examine all keys of a namespace, and repair their faults if requested.
 
     Args:
         space: The namespace.

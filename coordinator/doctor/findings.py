@@ -19,11 +19,11 @@ class Finding:
         subject: The damaged thing: a run, an entry of a collection, a key, or the type of a key.
         partition: The number of the partition.
         what: The id of the run, the member of the collection, or the name of the key.
-        fault: The script's word for the fault.
+        fault: The word with which the script names the fault. For the subject "type", the type that the key should have.
         detail: The detail that the script gives with the fault.
         where: The collection that has the entry, or the family of the key.
         name: The rest of the collection's name, if it has one.
-        outcome: The script's word for the result of a repair; empty without a repair.
+        outcome: The word with which the script names the result of the repair; empty without a repair.
     """
 
     subject: Subject

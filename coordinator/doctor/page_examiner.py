@@ -28,7 +28,14 @@ _COLLECTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class PageExaminer:
-    """Examine keys of one partition, examine each fault a second time, and repair it if requested."""
+    """An examiner of keys of one partition. It examines each fault a second time, and repairs it if requested.
+
+    Attributes:
+        keys: The keys of the partition.
+        result: Where the findings are recorded.
+        repair: Whether to repair the faults.
+        now: The time in a namespace with a test clock; empty for the server's time.
+    """
 
     keys: Keys
     result: WalkResult
@@ -121,7 +128,7 @@ class PageExaminer:
     # -- shared
 
     def _confirm(self, examine: Any, names: Sequence[str]) -> Steps:
-        """Examine the names twice, and return each name with the faults that both examinations found."""
+        """Call `examine` twice for the names, and return each name with the faults that both calls found."""
         first: list[Faults] = yield from examine(names)
         seen = {name: faults for name, faults in zip(names, first, strict=True) if faults}
         if not seen:
@@ -135,9 +142,11 @@ class PageExaminer:
         return confirmed
 
     def _repair(self, found: Sequence[tuple[str, Faults]], repair: Any) -> Steps:
-        """Repair the faults, and return the answer word for each name; empty words if no repair was requested.
+        """Repair the faults, and return the outcome for each name: a word, or an empty text if no repair was requested.
 
-        Only the first fault of a name is sent, because a repair fixes all faults of the name.
+        Args:
+            found: Each name with its faults. Only the first fault is sent, because a repair fixes all faults of the name.
+            repair: Returns the plan that repairs the faults and returns the outcomes.
         """
         if not self.repair:
             return [""] * len(found)

@@ -13,7 +13,16 @@ MAX_FINDINGS = 1000  # findings that a report lists; all of them are counted, an
 
 @dataclass(slots=True)
 class WalkResult:
-    """The findings of one walk through all keys of a namespace."""
+    """The findings of one walk through all keys of a namespace.
+
+    Attributes:
+        runs: The number of runs that were examined.
+        keys: The number of keys that were examined.
+        total: The number of findings.
+        repaired: The number of findings that were repaired.
+        findings: The first findings, at most MAX_FINDINGS.
+        counts: The number of findings by subject and fault.
+    """
 
     runs: int = 0
     keys: int = 0
@@ -38,7 +47,7 @@ class DoctorReport:
     Attributes:
         runs: Number of runs that the last walk examined.
         keys: Number of keys that the last walk examined.
-        healthy: Whether the last walk found nothing wrong.
+        healthy: True if the last walk found no fault.
         found: Number of findings in all walks.
         repaired: Number of repairs in all walks.
         counts: Number of findings by subject and fault.
@@ -57,7 +66,10 @@ class DoctorReport:
 
 
 def make_report(namespace: str, partitions: int, walks: Sequence[WalkResult]) -> DoctorReport:
-    """Return the report of all walks of one examination. The last walk describes the present state of the namespace."""
+    """Return the report of an examination from the results of its walks.
+
+    `runs`, `keys` and `healthy` of the report describe the last walk only.
+    """
     last = walks[-1]
     counts = sum((walk.counts for walk in walks), Counter[str]())
     findings = [finding for walk in walks for finding in walk.findings]

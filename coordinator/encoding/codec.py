@@ -38,7 +38,10 @@ _KEEP_BUFFER = 1 << 20
 
 
 class _Packers(threading.local):
-    """A packer for each thread. A packer is three times as fast as packb on small values, and threads must not share one."""
+    """A msgpack packer for each thread.
+
+    A packer that is kept is three times as fast as `packb` on small values. Threads must not share one.
+    """
 
     def __init__(self) -> None:
         self.renew()
@@ -66,11 +69,11 @@ _packers = _Packers()
 
 
 def encode(value: object, place: str, limit: int | None = None) -> bytes:
-    """Return a value of plain data as bytes.
+    """Return plain data as msgpack bytes.
 
     Args:
         value: The value.
-        place: What an error message calls the value.
+        place: The name of the value in error messages.
         limit: The largest number of bytes.
 
     Raises:
@@ -91,11 +94,11 @@ def encode(value: object, place: str, limit: int | None = None) -> bytes:
 
 
 def decode(data: bytes | bytearray, place: str, limit: int = LIMIT) -> Any:
-    """Return the value that was encoded, from sealed or unsealed bytes.
+    """Return the value from the bytes that `encode` wrote, sealed or unsealed.
 
     Args:
         data: The bytes.
-        place: What an error message calls the value.
+        place: The name of the value in error messages.
         limit: The largest number of bytes that sealed data may expand to.
 
     Raises:

@@ -56,7 +56,10 @@ def codecs_from_environment() -> tuple[str, ...]:
 
 
 class _Compressors(threading.local):
-    """A compressor for each thread. Making one for each value takes five times as long, and a shared one would need a lock."""
+    """A zstd compressor for each thread.
+
+    A new compressor for each value would take five times as long, and a compressor that threads share would need a lock.
+    """
 
     def __init__(self) -> None:
         zstd: Any = _library()
@@ -72,7 +75,7 @@ def _compressors() -> _Compressors:
 
 
 def write(data: bytes) -> bytes | None:
-    """Return the data as a compressed frame; None if it is too small, too large to be read again, or does not shrink."""
+    """Return the data as a compressed frame; None if it has up to 2 KiB, more than 64 MiB, or does not shrink."""
     if not THRESHOLD < len(data) <= LARGEST:
         return None
     own = _compressors()
@@ -81,7 +84,7 @@ def write(data: bytes) -> bytes | None:
 
 
 def read(frame: bytes, limit: int) -> bytearray:
-    """Return the decompressed content of a frame.
+    """Return the decompressed content of a frame, at most `limit` bytes.
 
     Raises:
         Unreadable: zstd is not installed.

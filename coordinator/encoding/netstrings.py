@@ -1,4 +1,4 @@
-"""Rows of netstrings, in which several texts are stored as one: each part is its length, a colon, and its bytes."""
+"""Netstrings, which store several texts as one: for each text its length, a colon, and its bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from coordinator.errors import Unreadable
 
 
 def split_netstrings(data: bytes) -> list[bytes]:
-    """Return the parts of a row of netstrings.
+    """Return the texts of consecutive netstrings.
 
     Raises:
-        Unreadable: If the bytes are not a row of netstrings.
+        Unreadable: The bytes are not netstrings.
     """
     parts, start = list[bytes](), 0
     while start < len(data):

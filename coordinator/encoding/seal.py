@@ -88,7 +88,7 @@ def use(*names: str) -> None:
 
 
 def sealed(data: bytes) -> bytes:
-    """Return the bytes as they are stored. Empty and sealed bytes are returned unchanged.
+    """Return the bytes after the codecs that `use` or RUNS_COMPRESS chose. Empty and sealed bytes are returned unchanged.
 
     Raises:
         TooLarge: A codec would write a value that is too large to be read again.
@@ -111,6 +111,11 @@ def sealed(data: bytes) -> bytes:
 
 def opened(data: bytes, place: str, limit: int = LIMIT) -> bytes | bytearray:
     """Return the original bytes of sealed data. Unsealed bytes are returned unchanged.
+
+    Args:
+        data: The bytes.
+        place: The name of the value in error messages.
+        limit: The largest number of bytes that the original may have.
 
     Raises:
         Unreadable: The codec is unknown or fails, or the original has more bytes than the limit.

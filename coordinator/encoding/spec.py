@@ -47,14 +47,14 @@ def read_spec(spec: bytes, place: str = "spec") -> tuple[dict[str, Any], dict[st
 
     Args:
         spec: The stored form, as `encode_spec` wrote it.
-        place: The name of the value in an error message.
+        place: The name of the value in error messages.
 
     Raises:
         Unreadable: The bytes are not a spec.
     """
     found = decode(spec, place)
     if not isinstance(found, list) or len(found) != 3 or not all(isinstance(part, dict) for part in found):
-        raise Unreadable("the run's spec is not what an enqueue wrote")
+        raise Unreadable("the run's spec can't be read: it is not a list of inputs, meta and extra values")
     inputs, meta, extra = found
     return inputs, meta, extra
 

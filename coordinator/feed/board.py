@@ -30,7 +30,7 @@ class ProcessRow:
         fleet: Its fleet.
         code: The version of its code.
         slots: The number of handlers that it runs at the same time.
-        state: working, draining, silent (its lease has expired) or gone.
+        state: working, draining, silent (its lease has expired) or gone (a coordinator has declared it lost).
         lease_age: Seconds since its last heartbeat.
         lease: Seconds without a heartbeat after which it counts as lost.
         memory: Bytes that it used; 0 if unknown.
@@ -51,7 +51,7 @@ class ProcessRow:
 
     @property
     def use(self) -> SlotUse:
-        """Return how the process uses its slots."""
+        """The numbers of busy slots, of all slots, and of runs that are finishing."""
         return SlotUse.of(len(self.runs), self.slots)
 
 
@@ -83,14 +83,14 @@ class QueueRow:
 
 
 class Rates:
-    """Count endings by second, queue and kind, for a limited time."""
+    """Counts of ended runs by second, queue, kind and status, for the last HISTORY seconds."""
 
     def __init__(self) -> None:
         self._seconds: deque[tuple[int, Counter[tuple[str, str, Status]]]] = deque()
         self.first = 0  # the first second that was counted as a whole
 
     def add(self, events: Iterable[RunEvent], now: float) -> None:
-        """Count the endings among the events, and forget old seconds."""
+        """Count the events in which a run ended, in the second of `now`. Forget seconds that are older than HISTORY."""
         second = int(now)
         self.first = self.first or second + 1
         if not self._seconds or self._seconds[-1][0] < second:
@@ -103,7 +103,7 @@ class Rates:
             self._seconds.popleft()
 
     def kinds(self) -> set[tuple[str, str]]:
-        """Return each queue and kind with runs that have ended lately."""
+        """Return each queue and kind with runs that ended within the last HISTORY seconds."""
         return {(queue, kind) for _, counts in self._seconds for queue, kind, _ in counts}
 
     def history(self, now: float, queue: str | None = None, kind: str | None = None, seconds: int = 120) -> list[int]:
@@ -131,11 +131,11 @@ class Board:
         overview: The last overview; None until one was read.
         now: The server's time of the last change.
         oldest: For each route, when its oldest queued run was queued.
-        owned: The ids of the runs of each worker.
-        looks: The last look at each run that the feed knows.
+        owned: The ids of the runs that each worker owns, by the worker's id.
+        looks: The last look at each run that the feed knows, by the run's id.
         events: The last events, newest first.
         rates: The endings of the last minutes.
-        late: What is late: schedules, delayed and waiting runs, and the lines of groups.
+        late: The schedules, the delayed and waiting runs, and the groups that are late.
         error: Why the server can't be reached; empty if it can.
     """
 
@@ -150,7 +150,7 @@ class Board:
     error: str = ""
 
     def add(self, events: Iterable[RunEvent], now: float) -> None:
-        """Add the newest events."""
+        """Add events, oldest first, and set the server's time."""
         self.now = now
         known = list(events)
         self.rates.add(known, now)
@@ -158,7 +158,7 @@ class Board:
         self._move(known)
 
     def _move(self, events: Iterable[RunEvent]) -> None:
-        """Assign the runs of the events to their workers immediately. The next reading of all workers' runs confirms it."""
+        """Move the runs of the events between the workers in `owned`, until the watcher reads `owned` from the server again."""
         for run in {event.run for event in events}:
             look = self.looks.get(run)
             for worker, ids in self.owned.items():
@@ -187,7 +187,7 @@ class Board:
         )
 
     def queues(self) -> list[QueueRow]:
-        """Return the queues and kinds that have runs, or had some lately, by name."""
+        """Return the queues and kinds that have runs or workers, or in which runs ended lately, sorted by name."""
         if self.overview is None:
             return []
         queued: Counter[tuple[str, str]] = Counter()

@@ -43,7 +43,7 @@ def event_line(event: RunEvent) -> Text:
 
 
 def sparkline(numbers: Sequence[int], width: int) -> str:
-    """Return a row of bars. Each bar is the sum of an equal part of the numbers, and the largest sum has the highest bar."""
+    """Return numbers as a row of at most `width` bars. A bar is the sum of some numbers; the largest sum has the highest bar."""
     if not numbers:
         return ""
     step = max(1, -(-len(numbers) // width))
@@ -54,7 +54,14 @@ def sparkline(numbers: Sequence[int], width: int) -> str:
 
 
 def board_frame(board: Board, address: str, width: int, height: int) -> RenderableType:
-    """Return the board for a terminal of this size. Rows that do not fit are left out, and a line says how many there are."""
+    """Return the board for a terminal of this size. Rows that do not fit are left out, and a line says how many.
+
+    Args:
+        board: The board.
+        address: The address of the server, which is shown.
+        width: The width of the terminal in columns.
+        height: The height of the terminal in lines.
+    """
     if board.overview is None:
         return Text(board.error or f"connecting to {address} …", "yellow" if board.error else "dim")
     queues, processes, attention = board.queues(), board.processes(), board.attention()

@@ -22,7 +22,7 @@ _WAITS = (Status.QUEUED, Status.DELAYED)
 
 @dataclass(frozen=True, slots=True)
 class RunLook:
-    """A few facts of a run, as they were when the feed looked at it.
+    """A look at a run: a few of its fields, as they were when the feed read them.
 
     Attributes:
         id: The id of the run.

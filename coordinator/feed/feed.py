@@ -21,7 +21,7 @@ from coordinator.store.transport.wire import watch_keys
 log = logging.getLogger(__name__)
 
 GATHER_SECONDS = 0.05  # changes within this time are read together
-POLL_SECONDS = 0.25  # between two looks at the workers' runs, where the server reports no changes
+POLL_SECONDS = 0.25  # between two reads of the workers' runs, if the server reports no changes
 RETRY_SECONDS = 0.5  # between two tries to reach the server
 KNOWN = 50_000  # runs of which the feed remembers the last look
 
@@ -47,7 +47,13 @@ class Batch:
 
 @dataclass(slots=True)
 class _Changed:
-    """Names of keys that have changed and were not read yet."""
+    """The changes that the server has reported and that the feed has not read yet.
+
+    Attributes:
+        ids: The runs that have changed.
+        workers: True if the record of a worker has changed.
+        everything: True if reports were lost, so that any run may have changed.
+    """
 
     ids: dict[str, None] = field(default_factory=dict)
     workers: bool = False
@@ -66,8 +72,8 @@ class _Changed:
 class Feed:
     """The changes of all runs of a namespace, as the server reports them.
 
-    If the server does not report changes to this user, the feed looks at the runs of the workers four times a second. It then sees
-    only runs that are running at such a look.
+    If the server does not report changes to this user, the feed reads the runs of the workers four times a second. It then misses
+    changes of runs that no worker owns at such a moment.
 
     Attributes:
         looks: The last look at each run that changed, by id.
@@ -80,7 +86,7 @@ class Feed:
         self.looks: OrderedDict[str, RunLook] = OrderedDict()
 
     async def batches(self) -> AsyncGenerator[Batch, None]:
-        """Yield changes as they happen. The first batch has no events. It means that no later change is missed.
+        """Yield changes as they happen, without end. The first batch has no events: it says that the feed follows the runs now.
 
         Raises:
             CoordinatorError: The server refuses to answer this client.
@@ -114,14 +120,14 @@ class Feed:
                 yield batch
 
     async def _begin(self, gap: bool) -> Batch:
-        """Return the first batch after a connect: the changes of known runs that were missed while there was no connection."""
+        """Return the first batch after a connect. After a gap, it has the changes of known runs that were missed meanwhile."""
         known = [id for id, look in self.looks.items() if not look.ended] if gap else []
         batch = await self._look(known)
         self._since = self._since or batch.now
         return Batch(batch.now, batch.events, workers=True, gap=gap)
 
     async def _read(self, reported: AsyncGenerator[list[str], None]) -> AsyncGenerator[Batch, None]:
-        """Read the runs that the server reports. Changes that come while one batch is read go into the next one."""
+        """Yield a batch for the runs that the server reports. Reports that come while a batch is read go into the next batch."""
         changed, came = _Changed(), asyncio.Event()
 
         async def gather() -> None:

@@ -12,10 +12,10 @@ _CAUSES = {"released": "release", "recovered": "recover", "retried": "retry", "r
 
 
 def past_events(views: Iterable[RunView]) -> list[RunEvent]:
-    """Return the past events of these runs that their stored fields show, oldest first.
+    """Return the past events of these runs, oldest first, as far as the stored fields of the runs show them.
 
-    A run stores when it was created, when its last attempt started and when it ended; and its story has the attempts that did not
-    complete. Other changes, such as waits, leave no trace once they are over.
+    A run stores when it was created, when its last attempt started and when it ended. Its story has the attempts that did not
+    complete. Other changes are not stored: for example, a wait that is over.
     """
     return sorted((event for view in views for event in _of_run(view)), key=lambda event: (event.at, event.attempt))
 

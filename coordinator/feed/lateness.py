@@ -17,8 +17,8 @@ from coordinator.store.script import Request, read
 from coordinator.views.formatting import format_count, format_duration
 from coordinator.views.namespace_view import GroupView
 
-LATE = 5.0  # seconds after its time within which a live coordinator has acted
-LONG_LINE = 60.0  # seconds after which a run that waits for a place in its group is worth a sentence
+LATE = 5.0  # seconds after its time from which a run or a schedule counts as late; a live coordinator acts earlier
+LONG_LINE = 60.0  # seconds of waiting for a place in a group after which the wait is reported
 MOST_GROUPS = 50  # groups with the longest lines whose first run is read
 
 Steps = Generator[list[Request], Any, Any]
@@ -45,7 +45,7 @@ class Lateness:
         schedules: The number of schedules whose fire time has passed.
         delayed: Seconds since the first delayed run should have been queued; 0 if none is late.
         waiting: Seconds since the first waiting run should have been woken; 0 if none is late.
-        groups: The groups with the longest lines, of at most 50; the longest wait first.
+        groups: The groups with the most runs in their lines, at most 50. The group whose first run waits longest comes first.
     """
 
     schedules: int = 0
@@ -55,7 +55,12 @@ class Lateness:
 
 
 def read_lateness(namespace: OpenNamespace, groups: Sequence[GroupView]) -> Plan[Lateness]:
-    """Return the late schedules, runs and groups. `groups` are the groups with runs in their lines."""
+    """Read the late schedules, runs and groups of a namespace.
+
+    Args:
+        namespace: The namespace.
+        groups: The groups that have runs in their lines.
+    """
     space = yield from namespace.space()
     longest = sorted(groups, key=lambda group: group.held, reverse=True)[:MOST_GROUPS]
     found: Lateness = yield from reading(_lateness(space, longest))
@@ -96,7 +101,7 @@ def _overdue(replies: Sequence[Sequence[Any]], now: float) -> float:
 
 
 def describe_lateness(late: Lateness) -> list[str]:
-    """Return a sentence for the late schedules, for the delayed and the waiting runs, and for the full groups."""
+    """Return one sentence each for late schedules, late delayed runs, late waiting runs and full groups, if there are any."""
     found = []
     if late.schedules:
         verb = "is" if late.schedules == 1 else "are"

@@ -1,4 +1,4 @@
-"""Plans that read a look (a snapshot of a few fields) of runs, and the runs of each worker, with few and short commands."""
+"""Plans that read looks at runs (snapshots of a few fields), the runs of each worker, and the ages of queues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 
 LOOKS_AT_ONCE = 500
-MOST_OWNED = 200  # runs of one worker that are read at most
+MOST_OWNED = 200  # the most runs of one worker that are read
 MOST_WORKERS = 1000
 
 Steps = Generator[list[Request], Any, Any]
@@ -53,7 +53,7 @@ def _keys(space: Namespace, id: str) -> Keys | None:
 
 
 def owned_runs(namespace: OpenNamespace) -> Plan[dict[str, list[str]]]:
-    """Return the runs of each worker, by the worker's id."""
+    """Return the ids of the runs that each worker owns, by the worker's id. At most 200 runs of a worker are read."""
     space = yield from namespace.space()
     found: dict[str, list[str]] = yield from reading(_owned(space))
     return found
@@ -71,7 +71,7 @@ def _owned(space: Namespace) -> Steps:
 
 
 def oldest_queued(namespace: OpenNamespace) -> Plan[dict[str, float]]:
-    """Return, for each route with queued runs, when its first run was queued, as a Unix time."""
+    """Return for each route with queued runs when the run that is claimed next was queued, as a Unix time in seconds."""
     space = yield from namespace.space()
     found: dict[str, float] = yield from reading(_oldest(space))
     return found

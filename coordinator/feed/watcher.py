@@ -1,4 +1,4 @@
-"""Keep a board up to date: one watcher for each process, for any number of viewers."""
+"""Keep a board up to date for all viewers of a process."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ RETRY_SECONDS = 1.0
 
 
 class Watcher:
-    """Read the feed and the overview of a namespace while the board has viewers.
+    """A watcher: it reads the feed and the overview of a namespace into a board, while the board has viewers.
 
-    The first viewer starts the watcher, and the last one ends it. Every viewer gets the same board.
+    The first viewer starts the watcher. The watcher ends after the last viewer has left. Every viewer gets the same board.
 
     Attributes:
         board: The board.
@@ -41,7 +41,8 @@ class Watcher:
         Args:
             client: The client that reads the namespace.
             clock: The clock.
-            linger: Seconds for which the watcher continues after its last viewer has left, so that a reloaded page has its history.
+            linger: Seconds for which the watcher continues after its last viewer has left. A page that is reloaded within this time
+                still shows the history.
         """
         self._linger = linger
         self._leaving: asyncio.Task[None] | None = None
@@ -62,7 +63,7 @@ class Watcher:
         return len(self._viewers)
 
     async def boards(self) -> AsyncGenerator[Board, None]:
-        """Yield the board immediately, and again after each change. A slow viewer gets only the newest board."""
+        """Yield the board to a new viewer: when it is first read, and again after each change. A slow viewer skips versions."""
         changed = asyncio.Event()
         self._viewers.add(changed)
         if self._leaving is not None:
@@ -91,7 +92,7 @@ class Watcher:
         await self.close()
 
     async def close(self) -> None:
-        """End the watcher."""
+        """Stop reading. The next viewer starts the watcher again."""
         if self._leaving is not None:
             self._leaving.cancel()
             self._leaving = None

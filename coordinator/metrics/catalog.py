@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-MOST_KINDS: Final = 100  # kinds of one process that have values of their own
-MOST_LIMITED: Final = 100  # kinds with waiting groups that have values of their own; those with the most waiting runs
-MOST_RATES: Final = 100  # rates of external calls that have values of their own; those for which the most calls wait
-MOST_QUEUES: Final = 200  # pairs of queue and kind that have values of their own; the deepest ones
+# The most label values that are exported. Everything beyond is summed under the label value OTHER.
+MOST_KINDS: Final = 100  # kinds of one process
+MOST_LIMITED: Final = 100  # kinds with waiting groups: the kinds with the most waiting runs
+MOST_RATES: Final = 100  # rates of external calls: the rates for which the most calls wait
+MOST_QUEUES: Final = 200  # pairs of queue and kind: the pairs with the most queued runs
 OTHER: Final = "other"  # the label value of all kinds, queues and rates beyond these limits
 
 LONG: Final = (
@@ -100,7 +101,7 @@ SAVED_BYTES: Final = Metric(
 THROTTLED: Final = Metric(
     "runs_saves_throttled", "counter", "Cuts that were not sent, because a newer cut replaced them first.", ("kind",)
 )
-CLAIMS: Final = Metric("runs_claims", "counter", "Answered claims: with runs, or empty.", ("answer",))
+CLAIMS: Final = Metric("runs_claims", "counter", "Claims that the server answered: with runs, or empty.", ("answer",))
 ROUND_TRIP: Final = Metric(
     "runs_server_round_trip_seconds", "histogram", "Time until the server answered a heartbeat.", (), SHORT
 )

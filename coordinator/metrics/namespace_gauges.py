@@ -24,11 +24,11 @@ from coordinator.views.namespace_view import GroupView, Overview, WorkerView
 
 PRIORITY_STEP = 1 << 43  # see Counters.score
 LATE_MS = 5000  # a schedule whose fire time passed this long ago is late
-ACTIVE_SECONDS = 60.0  # a coordinator that was active within this time counts
+ACTIVE_SECONDS = 60.0  # a coordinator that was seen within this time counts as active
 
 
 def read_gauges(space: Namespace) -> Generator[list[Request], Any, Samples]:
-    """Return the gauges of a namespace."""
+    """Read all gauges of a namespace, and return them."""
     samples = Samples()
     overview: Overview = yield from read_overview(space)
     _add_overview(samples, overview)
@@ -53,7 +53,7 @@ def _add_overview(samples: Samples, overview: Overview) -> None:
 
 
 def _add_groups(samples: Samples, groups: Sequence[GroupView]) -> None:
-    """Add the waiting and the admitted runs of limited groups by kind. A group is never a label: there may be very many."""
+    """Add the numbers of waiting and admitted runs of groups, summed by kind. A group is not a label, because there may be many."""
     shown = _kinds_shown(groups)
     for group in groups:
         kind = group.kind if group.kind in shown else OTHER
@@ -64,7 +64,7 @@ def _add_groups(samples: Samples, groups: Sequence[GroupView]) -> None:
 
 
 def _kinds_shown(groups: Sequence[GroupView]) -> set[str]:
-    """Return the kinds with the most waiting runs."""
+    """Return the up to MOST_LIMITED kinds with the most runs that wait for their group."""
     waiting: dict[str, int] = {}
     for group in groups:
         waiting[group.kind] = waiting.get(group.kind, 0) + group.held
@@ -74,7 +74,7 @@ def _kinds_shown(groups: Sequence[GroupView]) -> set[str]:
 def _add_lines(
     samples: Samples, space: Namespace, groups: Sequence[GroupView], clock: int
 ) -> Generator[list[Request], Any, None]:
-    """Add the longest wait of the first run of a line, for each kind."""
+    """Add for each kind how long the first run of a group's line has waited, in the group where it is longest."""
     shown = _kinds_shown(groups)
     requests: list[Request] = []
     for group in groups:
@@ -86,7 +86,7 @@ def _add_lines(
 
 
 def _add_rates(samples: Samples, rates: Sequence[RateLimit]) -> None:
-    """Add the external calls by the name of their limit. Names beyond the most that are shown are counted together."""
+    """Add the numbers and the waits of external calls by the name of their limit. Names beyond MOST_RATES count as OTHER."""
     for index, rate in enumerate(sorted(rates, key=lambda rate: (-rate.waiting, -rate.held, rate.name))):
         name = rate.name if index < MOST_RATES else OTHER
         samples.add(catalog.RATE_CALLS, rate.held, name)
@@ -160,7 +160,7 @@ def _age(entry: Sequence[Any], clock: int) -> float:
 
 
 def _add_lateness(samples: Samples, space: Namespace, clock: int) -> Generator[list[Request], Any, None]:
-    """Add the delayed run and the schedules that are late."""
+    """Add how late the first delayed run is, and the numbers of schedules and of late schedules."""
     parts = space.everywhere()
     requests: list[Request] = []
     for keys in parts:

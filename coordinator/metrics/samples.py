@@ -16,7 +16,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(slots=True)
 class Distribution:
-    """The values of a histogram: how many values each bucket has, and the sum of all values.
+    """The values of a histogram: the number of values in each bucket, and the sum of all values.
 
     Attributes:
         counts: One count for each bound, and one for the values above the last bound. They are not cumulative.
@@ -27,7 +27,7 @@ class Distribution:
     total: float = 0.0
 
     def add(self, other: Distribution) -> None:
-        """Add the values of another distribution of the same bounds."""
+        """Add the values of another distribution, which has the same bounds."""
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
 
@@ -40,17 +40,17 @@ class Samples:
     distributions: dict[str, dict[tuple[str, ...], Distribution]] = field(default_factory=dict)
 
     def add(self, metric: Metric, value: float, *labels: str) -> None:
-        """Add a value to a counter or a gauge."""
+        """Add a value to the counter or gauge with these label values."""
         known = self.values.setdefault(metric.name, {})
         known[labels] = known.get(labels, 0.0) + value
 
     def highest(self, metric: Metric, value: float, *labels: str) -> None:
-        """Keep the highest value of a gauge."""
+        """Set the gauge with these label values to a value, unless it already has a higher one."""
         known = self.values.setdefault(metric.name, {})
         known[labels] = max(known.get(labels, value), value)
 
     def observe(self, metric: Metric, distribution: Distribution, *labels: str) -> None:
-        """Add a distribution to a histogram."""
+        """Add a distribution to the histogram with these label values."""
         known = self.distributions.setdefault(metric.name, {})
         if labels in known:
             known[labels].add(distribution)
@@ -58,7 +58,7 @@ class Samples:
             known[labels] = Distribution(list(distribution.counts), distribution.total)
 
     def merge(self, other: Samples) -> None:
-        """Add all values of other samples."""
+        """Add all values and distributions of other samples to these."""
         for name, by_labels in other.values.items():
             for labels, value in by_labels.items():
                 self.add(CATALOG[name], value, *labels)
@@ -71,14 +71,14 @@ def require_prometheus() -> None:
     """Check that prometheus_client is installed.
 
     Raises:
-        BadOption: If it is not.
+        BadOption: It is not installed.
     """
     if importlib.util.find_spec("prometheus_client") is None:
         raise BadOption("--metrics needs the package prometheus_client: pip install 'run-coordinator[metrics]'")
 
 
 def render(samples: Samples) -> bytes:
-    """Return the samples as text for Prometheus."""
+    """Return the samples in the text format of Prometheus, encoded."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     class Collector:
@@ -110,6 +110,6 @@ def _families(samples: Samples) -> Iterator[Any]:
 
 
 def _buckets(bounds: Sequence[float], counts: Iterable[float]) -> list[tuple[str, float]]:
-    """Return the cumulative buckets, as (upper bound, count)."""
+    """Return the buckets of a histogram as pairs of the upper bound and the cumulative count."""
     names = [*map(repr, bounds), "+Inf"]
     return list(zip(names, accumulate(counts), strict=True))

@@ -31,7 +31,7 @@ _UNIX_OPTIONS = {"db", "username", "password"}
 
 
 class Node(NamedTuple):
-    """One server process. An empty host stands for the only server that an address names."""
+    """The host and port of one server process. The host is empty if the address names only one server."""
 
     host: str = ""
     port: int = 0
@@ -49,7 +49,7 @@ class Address:
 
     Attributes:
         scheme: The scheme of the URL.
-        name: The URL without scheme, credentials and options, for people.
+        name: The URL without scheme, credentials and options, which may be printed.
         nodes: The nodes that the URL names: the server, some sentinels, or some nodes of a Cluster.
         service: The name under which the sentinels know the master.
         database: The number of the database.
@@ -81,7 +81,7 @@ class Address:
 
         Args:
             node: The node.
-            sentinel: Whether the node is a sentinel, which has its own credentials.
+            sentinel: True if the node is a sentinel. The URL then has the credentials for sentinels.
         """
         parts = urlsplit(self._url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -192,12 +192,12 @@ def _database(text: str) -> int:
 
 
 def _check_options(scheme: str, options: Mapping[str, str]) -> None:
-    """Check the options after the question mark.
+    """Check the options after the question mark of a URL.
 
-    Other options of redis-py, for example its timeouts, are refused, because the transport sets them itself.
+    Options of redis-py that are not listed here, for example its timeouts, are refused, because the transport sets them itself.
 
     Raises:
-        BadOption: If an option is unknown or its value is not valid.
+        BadOption: An option is unknown, or its value is not valid.
     """
     known = _UNIX_OPTIONS if scheme == "unix" else _TLS_OPTIONS if scheme.startswith("rediss") else set[str]()
     if scheme.endswith("+sentinel"):

@@ -13,7 +13,7 @@ MOST_REPLICAS = 9
 
 @cache
 def replicas_of(level: str) -> int:
-    """Return the number of replicas that must confirm each write at this durability level."""
+    """Return the number of replicas that must confirm each write: N for the level `replicated(N)`, 0 for other levels."""
     found = re.fullmatch(r"replicated\((\d)\)", level)
     return int(found[1]) if found else 0
 

@@ -20,7 +20,7 @@ class Inputs(Generic[T_co]):
     Attributes:
         kind: The kind of the handler.
         values: The handler's arguments by name.
-        handler: The handler that made the inputs, for tests.
+        handler: The handler that made the inputs. A client reads its `read_result`, `write_signal` and `group_by`.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Options:
 
     Attributes:
         queue: The queue of the run.
-        priority: From -100 to 100. A higher priority is claimed first.
+        priority: From -100 to 100. Workers claim runs with a higher priority first.
         at: When the run may be claimed.
         delay: Seconds until the run may be claimed; not together with `at`.
         expires: Seconds after which the run is cancelled if no worker has claimed it.
@@ -56,7 +56,7 @@ class Options:
         schema: The schema of the handler, 0 to 99.
         parent: The id of the run that enqueues this one.
         meta: A flat dict that is stored with the run.
-        budget: What the run may spend. None for the budget of its handler.
+        budget: The budget of the run; None for the budget of its handler.
     """
 
     queue: str = "default"

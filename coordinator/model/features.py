@@ -17,7 +17,11 @@ KNOWN: Final = (WAITS, OUTPUT, GROUPS, STARTS)
 
 
 def announce(coordinator: str) -> str:
-    """Return the name under which a coordinator announces itself: its id and the features that it knows."""
+    """Return the name under which a coordinator announces itself: its id and the features that this version supports.
+
+    Args:
+        coordinator: The id of the coordinator.
+    """
     return "+".join((coordinator, *KNOWN))
 
 

@@ -11,11 +11,11 @@ from typing import Final
 # ---- losses: when a run is set aside as dead
 
 STRIKES: Final = 3  # losses without progress after which a run is dead
-# With this number of strikes, the next one is the last: the run must be alone in a process.
+# A run with this number of strikes is a suspect: the next strike is its last. Only a process without other runs gets it.
 SUSPECT_STRIKES: Final = STRIKES - 1
 BACKSTOP: Final = 100  # losses without progress after which a run is dead, even if other runs were to blame for them
 
-# ---- order: score = time of enqueueing in ms - priority * PRIORITY_STEP
+# ---- order of a ready queue: score = time in Unix ms - priority * PRIORITY_STEP
 
 PRIORITY_STEP: Final = 2**43  # more than any time in ms, so that a higher priority always comes first
 FAR_FUTURE: Final = 2**53 - 1  # the largest whole number that a Lua number and a sorted set's score can hold exactly
@@ -27,9 +27,9 @@ WEEK_MS: Final = 7 * DAY_MS
 RETENTION_MS: Final = {"completed": DAY_MS, "failed": WEEK_MS, "cancelled": WEEK_MS, "dead": WEEK_MS}
 # A client or worker may repeat its last call for this time, so the server remembers the run or worker.
 TOMBSTONE_MS: Final = 60_000
-MARK_MS: Final = 60_000  # the time to live of the mark that confirm.lua writes
+MARK_MS: Final = 60_000  # the time to live of the mark that lua/namespace/confirm.lua writes
 CHILDREN_MS: Final = 2 * WEEK_MS  # the time to live of the set of a run's children; each new child renews it
-CHILDREN_LOOK_MS: Final = 300_000  # how often a coordinator looks for deleted runs in the set of a run's children
+CHILDREN_LOOK_MS: Final = 300_000  # how often deleted runs are removed from the set of a run's children
 OWNERS_MS: Final = 300_000  # the time to live of the list of owners of stand-alone checkpoints; each lease renews it
 REMOVED_MS: Final = 600_000  # how long a removed schedule leaves a tombstone, so that a late call does not restore it
 KNOWLEDGE_MS: Final = (
@@ -88,7 +88,9 @@ PARTING_GRACE_MS: Final = 30_000  # how long the handler of a child has to stop 
 GROUP_NAME: Final = 200  # characters in the name of a group
 MOST_AT_ONCE: Final = 999_999_999  # the largest limit
 SWEEP_GROUPS: Final = 2_000  # groups that a coordinator sweeps in one tick; it sweeps the others in the next ticks
-SWEEP_TURNS: Final = 10  # sweeps after which the places of each group were examined
+SWEEP_TURNS: Final = (
+    10  # a sweep examines the places of a part of the groups; after this number of sweeps, of all groups
+)
 PLACES_FILLED: Final = 100  # places of a group that one script fills; the sweep fills the others
 
 # ---- fleets

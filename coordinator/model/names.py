@@ -14,7 +14,7 @@ def name(text: str, what: str) -> str:
 
     Args:
         text: The name of a namespace, queue, kind or the like.
-        what: The thing that is named, for the error message.
+        what: The kind of thing that has the name, for the error message: `queue`, for example.
 
     Raises:
         BadName: If the text is not 1 to 100 characters of A-Z a-z 0-9 _ . -
@@ -25,12 +25,16 @@ def name(text: str, what: str) -> str:
 
 
 def route(queue: str, kind: str, schema: int) -> str:
-    """Return the route of a run. Each route has a ready queue. Workers claim runs from the routes of their handlers."""
+    """Return the route of a run, `queue:kind@schema`. Each route has a ready queue, from which workers claim runs."""
     return f"{queue}:{kind}@{schema}"
 
 
 def parse_route(text: str) -> tuple[str, str, int]:
-    """Return the queue, kind and schema of a route."""
+    """Return the queue, the kind and the schema of a route.
+
+    Raises:
+        ValueError: The text is not a route.
+    """
     queue, _, rest = text.partition(":")
     kind, _, schema = rest.rpartition("@")
     return queue, kind, int(schema)

@@ -1,6 +1,7 @@
-"""Describe how an attempt ended, and the outcome for its run.
+"""The endings of attempts, and the outcomes that follow for their runs.
 
-`classify` is the only function that decides the outcome. It has no side effects.
+An ending says how a handler ended. An outcome says what the worker does with the run. `classify` is the only function that decides
+the outcome. It has no side effects.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class TryAgain:
     Attributes:
         error: The error that the handler raised.
         delay: Seconds until the next attempt.
-        from_start: Whether the next attempt starts without the checkpoint.
+        from_start: True if the next attempt starts without the checkpoint.
     """
 
     error: BaseException
@@ -81,7 +82,7 @@ class Release:
     """The outcome that releases the run, so that another worker continues it.
 
     Attributes:
-        stopping: Whether the worker was asked to stop. Then the release neither delays the run nor counts as a strike.
+        stopping: True if the worker was asked to stop the run. Then the release neither delays the run nor counts as a strike.
         warning: A text for the log; may be empty.
     """
 
@@ -94,7 +95,7 @@ class Suspend:
     """The outcome that suspends the run on the server until its wait ends.
 
     Attributes:
-        warning: For the log; may be empty.
+        warning: A text for the log; may be empty.
     """
 
     warning: str = ""
@@ -102,14 +103,14 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The outcome of an attempt whose handler could not be started: the run is delayed."""
+    """The outcome that delays the run, because its handler could not be started."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """The outcome that writes nothing: the worker has lost the run, and another worker may have it."""
+    """The outcome in which the worker writes nothing, because it has lost the run and another worker may own it."""
 
 
 Outcome = Complete | Fail | TryAgain | Release | Suspend | Reject | Nothing
@@ -117,12 +118,12 @@ Outcome = Complete | Fail | TryAgain | Release | Suspend | Reject | Nothing
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop that was requested.
+    """A request to stop the handler of a run.
 
     Attributes:
         why: The reason: drain, cancel, deadline, wait (the handler waits, and the run is suspended), or lost (the worker does not
             own the run any more).
-        delivered: Whether the stop exception was raised in the handler.
+        delivered: True if the stop exception was raised in the handler.
         error: The error with which the run fails, if a deadline killed it.
     """
 
@@ -138,7 +139,7 @@ def classify(ending: Ending, stop: Stop | None, retry: Retry, failures: int, age
         ending: How the attempt ended.
         stop: The stop that was requested, if any.
         retry: The retry policy of the kind.
-        failures: Failed attempts in a row before this one.
+        failures: The number of failed attempts in a row before this one.
         age: Seconds since the run was created.
     """
     if stop is not None and stop.why == "lost":
@@ -163,7 +164,7 @@ def classify(ending: Ending, stop: Stop | None, retry: Retry, failures: int, age
 
 
 def _stopped(ending: Ending, stop: Stop) -> Outcome:
-    """Return the outcome after a delivered stop. Any later result or error of the handler counts as the stop."""
+    """Return the outcome of an attempt that was stopped. A result or an error of the handler after the stop is not used."""
     if stop.why == "deadline":
         late = stop.error or TimeoutError("the run was stopped at its deadline")
         if not isinstance(ending, Returned):

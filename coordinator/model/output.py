@@ -1,8 +1,8 @@
-"""The output of a run, as its readers see it: events, events to drop, and gaps.
+"""The output of a run, as its readers see it: events, rewinds and gaps.
 
-Events are numbered from 1 over the life of a run. Each attempt begins after the last event that its checkpoint covers, its base. If
-an earlier attempt has emitted more, its further events are void, and the new attempt emits events with the same numbers. A reader
-that has seen void events gets a `Rewind`. A reader that comes later does not see them.
+Events are numbered from 1 over the life of a run. Each attempt begins after the last event that its checkpoint covers. The number
+of this event is the base of the attempt. If an earlier attempt has emitted more events, they are void, and the new attempt uses
+their numbers again. A reader that has seen void events gets a `Rewind`. A reader that comes later does not see void events.
 
 `Folder` turns the entries of the stream into these items. It does no I/O.
 """
@@ -69,7 +69,7 @@ Item = Event | Rewind | Gap
 
 
 class Place(NamedTuple):
-    """The id of an entry in an output, in its two parts.
+    """The id of an entry in an output, as two numbers.
 
     Attributes:
         epoch: The epoch of the attempt.
@@ -89,7 +89,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, id: str) -> Place:
-        """Return the parts of an id.
+        """Return the id of an entry from its text.
 
         Raises:
             BadOption: The text is not the id of an event.
@@ -159,8 +159,8 @@ class Folder:
     def _may_miss_rewinds(self, entries: list[tuple[bytes, list[bytes]]]) -> bool:
         """Return True if the server may have removed a rewind that this reader needs.
 
-        If the server has removed rewinds, its oldest entries are as many rewinds as it keeps. The first of them goes back farthest.
-        A reader that has read beyond it does not see it again. Settled events become void only if the run begins from the start,
+        The server keeps OUTPUT_REWINDS rewinds of removed events. If it has removed more rewinds, its oldest entries are rewinds
+        only. A reader with `settled` needs no check: settled events become void only if the run starts again from the beginning,
         and the server always keeps that rewind.
         """
         if self._settled or self._position == 0 or len(entries) < limits.OUTPUT_REWINDS - 1:
@@ -170,7 +170,7 @@ class Folder:
         return len(oldest) == limits.OUTPUT_REWINDS - 1 and all(name == b"r" for name in oldest)
 
     def _drop_all(self, epoch: int) -> None:
-        """Tell the reader to drop all events that it has. The next event tells how many are missing."""
+        """Deliver a rewind to 0, so that the reader drops all its events. The next event is preceded by a gap."""
         self._epoch, self._position, self._reached, self._before = epoch, 0, 0, 0
         self._out = [Rewind(place_of(epoch, 0), 0)]
 
@@ -209,7 +209,7 @@ class Folder:
             self._out = _cut(self._out, base)
 
     def _skip(self, epoch: int, number: int) -> None:
-        """Note that events up to a number are missing."""
+        """Add a gap if events up to this number are missing."""
         if self._reached < number:
             self._add(Gap(place_of(epoch, number), number - self._reached))
 
@@ -227,7 +227,7 @@ class Folder:
             self._held = [Gap(last.id, number - self._position), *keep]
 
     def _release(self, number: int) -> None:
-        """Deliver the events that are held, up to a number."""
+        """Deliver the held events up to this number, because a checkpoint covers them."""
         if not self._settled:
             return
         count = 0
@@ -245,7 +245,7 @@ class Folder:
 
 
 def _append(items: list[Any], item: Event | Gap) -> None:
-    """Append an item. Two gaps in succession become one."""
+    """Append an item to the list. Two gaps in succession become one gap."""
     if isinstance(item, Gap) and items and isinstance(items[-1], Gap):
         items[-1] = Gap(item.id, items[-1].count + item.count)
     else:
@@ -253,7 +253,7 @@ def _append(items: list[Any], item: Event | Gap) -> None:
 
 
 def _cut(items: list[Any], number: int) -> list[Any]:
-    """Return the items up to the event with this number. A gap that goes beyond the number becomes shorter."""
+    """Return the items up to the event with this number. A gap that extends beyond the number is shortened."""
     kept: list[Any] = []
     for item in items:
         place = Place.parse(item.id)

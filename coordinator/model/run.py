@@ -68,9 +68,9 @@ class Counters:
         recoveries: Times that the run lost its worker, in this life.
         strikes: Losses without progress since the last progress.
         failures: Failed attempts in a row without progress.
-        backoffs: Delays in a row, from which the next delay is computed.
-        struck: The progress counter at the last strike.
-        failed: The progress counter at the last failure.
+        backoffs: Number of delays in a row. The next delay grows with it.
+        struck: The progress counter of the checkpoint at the last strike.
+        failed: The progress counter of the checkpoint at the last failure.
         score: The run's score in the ready queue: time in ms - priority * 2^43.
         created: When the run was created, in Unix ms.
     """
@@ -90,7 +90,12 @@ class Counters:
 
     @classmethod
     def parse(cls, text: str) -> Counters:
-        """Return the counters from their stored text."""
+        """Return the counters from their stored text: numbers in the order of the attributes.
+
+        Raises:
+            ValueError: A part of the text is not a number.
+            TypeError: There are more numbers than counters.
+        """
         return cls(*map(int, text.split()))
 
 
@@ -105,7 +110,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A handler's note about its progress."""
+    """A handler's note about its progress.
+
+    Attributes:
+        text: The text.
+        done: How much of the work is done; None if the handler did not say.
+        total: How much work there is in all, in the same unit; None if the handler did not say.
+    """
 
     text: str
     done: float | None = None
@@ -156,8 +167,8 @@ class WaitingChildren:
     Attributes:
         count: The number of children of the step.
         ended: How many of them have ended.
-        needed: How many must have ended before the run is woken.
-        due: When a coordinator wakes the run or looks at its children.
+        needed: How many of them must have ended before the run is woken.
+        due: When a coordinator wakes the run, or checks again that the children still exist.
         open: Up to 5 of the children that were enqueued and have not ended.
     """
 
@@ -252,13 +263,13 @@ class RunView:
         ended_by: The worker that completed it.
         code: The code version of the worker that completed the run, or of its owner.
         story: Its attempts that did not complete, oldest first.
-        killed: The error with which a deadline killed it, in this life or in the previous one.
-        used: Seconds that its finished attempts took, which count for its deadlines.
+        killed: The error of the deadline at which it was killed, in this life or in the previous one; None if it was not killed.
+        used: Seconds that its earlier attempts took. They count towards its deadlines.
         extensions: Number of extensions of its soft deadline.
         extended: Seconds of all extensions.
         unreadable: The damaged parts of the run, in words; empty if no part is damaged.
-        waiting: The condition that it waits for; None if it is not waiting, or if the condition can't be read.
-        woken: The reason of its wake, if the cause is wake: `signal <topic>`, `children` or `time`.
+        waiting: The signals, the time or the children that it waits for; None if it is not waiting, or if they can't be read.
+        woken: Why it was woken, if `cause` is wake: `signal <topic>`, `children` or `time`.
         signals: By topic, the number of signals that were sent and that it has not received.
         effects: By name, the state of its effects of `run.once`: "begun" or "done". Begun effects come first.
         spent: What it has spent in all its attempts and with its joined children; None if it has spent nothing.

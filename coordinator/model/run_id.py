@@ -21,7 +21,7 @@ def _base32(number: int) -> str:
 
 
 def ids_from(moment: float) -> str:
-    """Return the smallest prefix of an id that is made at or after this moment (Unix time). All later ids sort after it."""
+    """Return the prefix of the ids that are made in the millisecond of a Unix time. Ids that are made later sort after it."""
     return _base32(max(0, int(moment * 1000)))
 
 
@@ -66,10 +66,10 @@ def id_from(ms: int, tail: int, partition: int) -> str:
 
 
 def child_base(now: float, partition: int) -> str:
-    """Return an id from which the ids of a step's children count up.
+    """Return the id of the first child of a step. The ids of its other children count up from it (see `child_id`).
 
-    RunIds counts up too, from an earlier id, if it makes ids in the same millisecond or after the clock was set back. The children
-    of two steps could then have the same ids. So each base has a random tail.
+    Each base is made by a new RunIds and has a random tail. One RunIds for all bases would count up within a millisecond, and the
+    children of two steps could get the same ids.
 
     Args:
         now: Unix time in seconds.
@@ -79,7 +79,12 @@ def child_base(now: float, partition: int) -> str:
 
 
 def child_id(base: str, index: int) -> str:
-    """Return the id of a joined child: the children of a step count up from its base, the id of the first child."""
+    """Return the id of a joined child.
+
+    Args:
+        base: The id of the first child of the step.
+        index: The number of the child in the step, from 0.
+    """
     tail = 0
     for digit in base[10:20]:
         tail = tail * 32 + ID_DIGITS.index(digit)
@@ -117,5 +122,5 @@ def partition_of(run_id: str, partitions: int) -> int:
 
 
 def partition_for(text: str, partitions: int) -> int:
-    """Return the partition of an idempotency key or of a schedule's name."""
+    """Return the partition that belongs to a text: to a group, an idempotency key, or the name of a schedule or a rate."""
     return zlib.crc32(text.encode()) % partitions

@@ -1,4 +1,4 @@
-"""How a worker process uses its slots, for every display and for the metrics."""
+"""The numbers of busy and free slots of worker processes, for displays and metrics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SlotUse:
-    """The use of the slots of worker processes.
+    """The numbers of busy slots and of finishing runs of worker processes.
 
     A process frees the slot of a handler that has ended, and claims the next run, while it still records the outcome of the
-    ended one. So it can own more runs than it has slots. The runs beyond the slots are finishing.
+    ended run. So it can own more runs than it has slots. The runs beyond the slots are finishing.
 
     Attributes:
         slots: The number of slots.
@@ -24,11 +24,11 @@ class SlotUse:
 
     @classmethod
     def of(cls, owned: int, slots: int) -> SlotUse:
-        """Return the use of the slots of one process that owns this number of runs."""
+        """Return the numbers for one process that owns `owned` runs and has `slots` slots."""
         return cls(slots, min(owned, slots), max(0, owned - slots))
 
     def __add__(self, other: SlotUse) -> SlotUse:
-        """Return the use of the slots of both."""
+        """Return the sums of the numbers of both."""
         return SlotUse(self.slots + other.slots, self.busy + other.busy, self.finishing + other.finishing)
 
     @property

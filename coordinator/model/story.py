@@ -1,4 +1,4 @@
-"""The story of a run: how each attempt that did not complete ended, and which parts of the run were saved by then.
+"""The story of a run: for each attempt that did not complete, how it ended, and what its last checkpoint held.
 
 The scripts append to the story (see `append_story` in lua/shared/endings.lua) and limit its size. A run that completes at its first
 attempt has no story. The functions here read a story and describe it in words. They do no I/O.
@@ -41,14 +41,17 @@ def duration(entry: AttemptRecord) -> float:
 
 
 def lost_work(entry: AttemptRecord) -> float:
-    """Return the seconds of work that have to be repeated at most: the time of a lost attempt after its last checkpoint."""
+    """Return the time of a lost attempt after its last checkpoint, in seconds: at most this much work is repeated.
+
+    Return 0.0 for an attempt that was not lost.
+    """
     if entry.how not in ("recovered", "forced") or entry.started is None:
         return 0.0
     return max(0.0, (entry.ended - max(entry.started, entry.saved or entry.started)).total_seconds())
 
 
 def describe_end(entry: AttemptRecord) -> str:
-    """Return a description of how the attempt ended. A requested cancel or kill takes precedence over the handler's own end."""
+    """Return a phrase that says how the attempt ended. A requested cancel or kill takes precedence over the handler's error."""
     if entry.why == KILLED:
         return entry.error.message if entry.error else KILLED
     parts = ["stopped" if entry.why == CANCELLED else WORDS.get(entry.how, entry.how), entry.why]
@@ -58,7 +61,10 @@ def describe_end(entry: AttemptRecord) -> str:
 
 
 def describe_saved(entry: AttemptRecord) -> str:
-    """Return a description of the parts that were saved at the end of the attempt; empty if nothing was saved."""
+    """Return the contents of the last checkpoint at the end of the attempt as a phrase, such as `3 turns, 12 messages`.
+
+    The phrase is empty if nothing was saved.
+    """
     counts = {"turn": entry.iteration, "phase": entry.phases, "message": entry.messages}
     said = ", ".join(f"{number} {what}{'' if number == 1 else 's'}" for what, number in counts.items() if number)
     return said or (STATE if entry.saved else "")
@@ -133,7 +139,7 @@ def _describe_start(entry: AttemptRecord, before: AttemptRecord | None, span: Ca
 
 
 def _describe_suspended(first: int, last: int) -> str:
-    """Describe attempts that are not in the story, although entries before and after them are: a wait ended them."""
+    """Return a phrase for attempts that a wait ended, and that have therefore no entry in the story."""
     return (
         f"attempt {first}, which ended with a wait"
         if first == last
@@ -147,7 +153,7 @@ def _describe_finish(entry: AttemptRecord, span: Callable[[float], str]) -> str:
 
 
 def _current_attempt(view: RunView) -> AttemptRecord:
-    """Return the attempt that is running or that completed the run."""
+    """Return a record of the last attempt of a run, which is running or has completed the run."""
     return AttemptRecord(
         "", view.counters.life, view.attempt, view.started, view.ended or view.created, view.checkpointed, 0, 0, 0,
         view.owner or view.ended_by or "", view.code or "", "", None,
@@ -155,9 +161,9 @@ def _current_attempt(view: RunView) -> AttemptRecord:
 
 
 def _waiting_times(view: RunView) -> Iterator[float]:
-    """Yield the seconds between two attempts in which the run had no owner.
+    """Yield the seconds between each attempt and the next, in which the run had no owner.
 
-    The time between an end and a revival is left out, and the time of attempts that are not in the story because a wait ended them.
+    Two times are left out: the time before a revival, and the time around attempts that a wait ended, which are not in the story.
     """
     before: AttemptRecord | None = None
     for entry in (*view.story, _current_attempt(view)):
@@ -180,7 +186,7 @@ def brief(error: bytes) -> bytes:
 
 
 def read_story(story: bytes | None) -> tuple[AttemptRecord, ...]:
-    """Return the entries of a stored story, oldest first. Leave out entries that can't be read, since a story is for people."""
+    """Return the entries of a stored story, oldest first. Entries that can't be read are left out: a story is only for display."""
     return tuple(entry for part in _netstrings(story or b"") if (entry := _entry(part)) is not None)
 
 

@@ -256,7 +256,7 @@ def test_inputs_come_from_an_option_a_file_or_standard_input(shell: Shell, clien
         (["--inputs", "@absent.json"], "absent.json: No such file"),
         (["--priority", "101"], "priority 101"),
         (["--count", "0"], "--count"),
-        (["--count", "2", "--key", "k"], "--key stands for one run"),
+        (["--count", "2", "--key", "k"], "--key identifies one run"),
         (["--delay", "soon"], "--delay"),
         (["--queue", "a b"], "queue 'a b' is not a valid name"),
     ],

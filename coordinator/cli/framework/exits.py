@@ -33,7 +33,7 @@ _PASSWORD = re.compile(r"://[^\s/]*@")
 
 
 def exit_code(error: CoordinatorError) -> int:
-    """Return the exit code that stands for an error."""
+    """Return the exit code of a command that ended with this error."""
     if isinstance(error, (BadName, BadOption, NotPlain)):
         return WRONG_USAGE
     if isinstance(error, (Unreachable, Unconfirmed)):
@@ -94,7 +94,7 @@ def run_app(app: typer.Typer, program: str) -> NoReturn:
 
 
 def _hint(error: CoordinatorError) -> str:
-    """Return a hint for a server that can't be reached; else an empty string. A server that is only busy gives its own reason."""
+    """Return a hint for a server that can't be reached; otherwise an empty string, also for a server that is only busy."""
     away = isinstance(error, Unreachable) and " can't answer now: " not in str(error)
     return "; start the server, or set another one with --url or RUNS_URL" if away else ""
 

@@ -79,7 +79,13 @@ class Filters:
         return find_stuck_runs(views, overview, _clock.now())[:limit]
 
     def _left_behind(self, client: Client, overview: Overview, known: set[str]) -> list[RunView]:
-        """Return the matching runs whose handlers do not stop, although their worker does not execute the runs any more."""
+        """Return the matching runs whose handler is still executing although its worker no longer owns the run.
+
+        Args:
+            client: The client that reads the runs.
+            overview: The namespace. Its workers list such runs.
+            known: Ids of runs to leave out.
+        """
         found = []
         for run in sorted({run for worker in overview.workers for run in worker.stuck} - known):
             with contextlib.suppress(NotFound):  # its retention is over

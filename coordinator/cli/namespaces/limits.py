@@ -28,17 +28,26 @@ def set_limit(
     at_once: Annotated[
         str | None,
         typer.Option(
-            "--at-once", metavar="N", help="Runs of a group at once. 0 admits no run; 'none' removes the limit."
+            "--at-once",
+            metavar="N",
+            help="Most runs of a group that are ready or running at once. 0 admits no run; 'none' removes the limit.",
         ),
     ] = None,
     rate: Annotated[
         str | None,
         typer.Option(
-            "--rate", metavar="RATE", help="Starts of a group per time, as in 10/min; 'none' removes the rate."
+            "--rate",
+            metavar="RATE",
+            help="Most runs of a group that start per unit of time, as in 10/min; 'none' removes the rate.",
         ),
     ] = None,
     burst: Annotated[
-        int | None, typer.Option("--burst", metavar="N", help="Starts at one moment. Default: the rate for one second.")
+        int | None,
+        typer.Option(
+            "--burst",
+            metavar="N",
+            help="Most runs that start at one moment. Default: what the rate allows in one second.",
+        ),
     ] = None,
     group: Group = None,
 ) -> None:
@@ -86,7 +95,7 @@ def list_limits(context: CommandContext) -> None:
 
 @command(app, name="remove")
 def remove_limit(context: CommandContext, kind: Kind, group: Group = None) -> None:
-    """Remove the limits that were set. From then on, the limit of the kind or of its handler applies, if there is one."""
+    """Remove the limits that 'limit set' has set. Then the limit of the kind or of its handler applies, if there is one."""
     with context.connect() as client:
         changed = client.remove_limit(kind, group=group)
     what = describe_subject(kind, group)
@@ -95,7 +104,7 @@ def remove_limit(context: CommandContext, kind: Kind, group: Group = None) -> No
 
 
 def describe_subject(kind: str, group: str | None) -> str:
-    """Return a phrase that names the groups to which a limit applies."""
+    """Return a phrase for the groups to which a limit applies: `group 'acme' of kind k`, or `each group of kind k`."""
     return f"each group of kind {kind}" if group is None else f"group {group!r} of kind {kind}"
 
 

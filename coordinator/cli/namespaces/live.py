@@ -78,9 +78,10 @@ async def _events(context: CommandContext, follow: bool, kind: str | None, run: 
 
 
 async def _missed_ending(client: AsyncClient, run: str, since: float) -> list[RunEvent] | None:
-    """Return the events of an ended run that are newer than a given time; None if the run has not ended.
+    """Return the events of an ended run since a Unix time. Return None if the run has not ended, or if the server can't be read.
 
-    The run may have ended before the feed began. Then the feed reports no event of the run.
+    The run may have ended before the feed began. Then the feed reports no event of the run. The list is empty if the run does
+    not exist.
     """
     try:
         view = await client.handle(run).view()

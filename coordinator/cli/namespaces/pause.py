@@ -14,7 +14,7 @@ KindName = Annotated[str | None, typer.Option("--kind", help="Name of the kind."
 
 
 def pause(context: CommandContext, queue: QueueName = None, kind: KindName = None) -> None:
-    """Pause a queue or a kind: workers take no more of its runs. Running ones continue."""
+    """Pause a queue or a kind: workers take no more of its runs. Runs that have started continue."""
     with context.connect() as client:
         changed = client.pause(queue=queue, kind=kind)
     _print_answer(context, queue, kind, paused=True, changed=changed)

@@ -27,13 +27,17 @@ def set_rate(
     rate: Annotated[
         str | None,
         typer.Option(
-            "--rate", metavar="N/UNIT", help="Tokens per time, as in 90000/min. The units are s, min, h and day."
+            "--rate",
+            metavar="N/UNIT",
+            help="Tokens per unit of time, as in 90000/min. The units are s, min, h and day.",
         ),
     ] = None,
     burst: Annotated[
         int | None,
         typer.Option(
-            "--burst", help="Tokens at one moment, and the highest cost of a call. Default: the rate for one second."
+            "--burst",
+            help="Tokens that calls may use at one moment, and the highest cost of a call. "
+            "Default: what the rate allows in one second.",
         ),
     ] = None,
     at_once: Annotated[
@@ -53,7 +57,7 @@ def set_rate(
 
 @command(app, name="list")
 def list_rates(context: CommandContext) -> None:
-    """List the rates, with the numbers of running and waiting calls, and the wait of a new call."""
+    """List the rates, with the numbers of running and waiting calls, and how long a new call would wait."""
     with context.connect() as client:
         rates = client.rates()
     if context.as_json:

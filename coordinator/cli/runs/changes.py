@@ -46,7 +46,7 @@ class Change:
     Attributes:
         plan: Returns the plan that changes the run with this id.
         describe: Returns the run's new status and a text for people, from the run's id and the plan's result.
-        tree: Whether the plan changes the runs below the run too.
+        tree: True if the plan also changes the run's children, their children, and so on.
     """
 
     plan: Callable[[OpenNamespace, str], Plan[Any]]
@@ -58,7 +58,9 @@ class Change:
 
 
 def cancel(
-    tree: Annotated[bool, typer.Option("--tree", help="Also cancel their children, and the children of those.")],
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Also cancel the children of the runs, and all runs below them.")
+    ],
 ) -> Change:
     """Cancel the runs with these ids, or with --yes all runs that match the filters."""
 
@@ -118,10 +120,14 @@ _ALLOWED_STATUSES: dict[str, Sequence[Status]] = {
 
 
 def _as_command(make_change: Callable[..., Change], statuses: Sequence[Status]) -> Callable[..., int]:
-    """Return the function that typer calls.
+    """Return the function that typer calls for the command cancel, revive or discard.
 
-    The signature of the function has the command's own options and the options that select runs. The signature is built here,
-    because typer has no way to share a group of options.
+    Its signature has the command's own options and the options that select runs. The signature is built here, because typer has
+    no way to share a group of options.
+
+    Args:
+        make_change: Returns the change for the values of the command's own options.
+        statuses: The statuses of the runs that the command changes if the user does not give --status.
     """
 
     def run(
@@ -163,7 +169,13 @@ class ChangeCommand:
     change: Change
 
     def run(self, ids: Sequence[str], filters: Filters, *, yes: bool, dry_run: bool) -> int:
-        """Change the runs, or list them, and return the exit code.
+        """Change the runs, or only list them, and return the exit code.
+
+        Args:
+            ids: The runs that the user named; empty if filters select the runs.
+            filters: The filters of the user.
+            yes: Change all runs that match the filters.
+            dry_run: List the runs instead of changing them.
 
         Raises:
             BadOption: The options contradict each other, or filters were given without --yes and --dry-run.
@@ -198,8 +210,8 @@ class ChangeCommand:
     def _list(self, client: Client, ids: Sequence[str], *, named: bool = False) -> int:
         """Print the runs that the command would change, and return the exit code.
 
-        If a run that the user named does not exist, that is an error. A run that a walk found may have been deleted since, which
-        is not an error.
+        With `named`, the user named the ids, and an id without a run is an error. Otherwise filters found the ids, and a run may
+        have been deleted since, which is not an error.
         """
         if self.change.tree:
             below = [id for id in client._do(run_operations.list_below, ids) if id not in set(ids)]
@@ -238,9 +250,13 @@ class ChangeCommand:
                 yield fresh
 
     def _apply(self, client: Client, rounds: Iterator[list[str]]) -> int:
-        """Change the runs, and return the exit code.
+        """Change the runs whose ids `rounds` yields, print the outcomes, and return the exit code.
 
-        If the change of one run is refused, the others are still changed. If the server can't be reached, the command stops.
+        If the change of one run is refused, the others are still changed.
+
+        Raises:
+            Unreachable: The server can't be reached. The runs of later batches were not changed.
+            Unconfirmed: The server did not answer. The runs of later batches were not changed.
         """
         rows: list[dict[str, str]] = []
         outage: CoordinatorError | None = None
@@ -279,6 +295,7 @@ def _views(client: Client, ids: Sequence[str]) -> list[RunView | CoordinatorErro
 
     Raises:
         Unreachable: The server can't be reached.
+        Unconfirmed: The server did not answer.
     """
     found: list[RunView | CoordinatorError] = client._do(run_operations.for_each, ids, run_operations.view)
     for outcome in found:

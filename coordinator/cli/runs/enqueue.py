@@ -19,7 +19,8 @@ from coordinator.model.run import Status
 from coordinator.views.formatting import clean, format_count, format_value
 from coordinator.views.run_display import suggest_kind
 
-EXPLAIN_AFTER, EXPLAIN_AGAIN = 2.0, 5.0  # seconds of waiting after which the command says what a run waits for
+# Seconds without an ending after which the command prints why a run waits: the first time, and each time after that.
+EXPLAIN_AFTER, EXPLAIN_AGAIN = 2.0, 5.0
 MAX_IDS_PRINTED = 20  # on a terminal; a file or a pipe gets all of them
 
 
@@ -49,7 +50,7 @@ def enqueue(
     """
     values = parse_inputs(pairs or [], inputs)
     if key is not None and count > 1:
-        raise BadOption("--key stands for one run: leave out --key or --count")
+        raise BadOption("--key identifies one run: leave out --key or --count")
     with context.connect() as client:
         if count == 1:
             handles = [client.enqueue(kind, values, queue=queue, priority=priority, delay=delay, key=key, group=group)]
@@ -144,9 +145,9 @@ def _print_ending(context: CommandContext, row: dict[str, Any], *, with_id: bool
 
 
 class _ProgressBar:
-    """A progress bar on stderr; it is hidden with --json, or if stderr is not a terminal.
+    """A context manager that shows a progress bar on stderr. The bar is hidden with --json, or if stderr is not a terminal.
 
-    The context manager returns a function without parameters. Its iterator counts from 0 up to the total, and moves the bar after
+    `with` returns a function. The function returns an iterator over the numbers from 0 to total - 1, which moves the bar after
     each number.
     """
 

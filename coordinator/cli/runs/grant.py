@@ -16,9 +16,9 @@ from coordinator.model.policies.budget import Amount, spending
 def grant(
     context: CommandContext,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Id of the run.")],
-    usd: Annotated[float, typer.Option(help="Dollars.", show_default=False)] = 0.0,
-    tokens: Annotated[int, typer.Option(help="Tokens.", show_default=False)] = 0,
-    requests: Annotated[int, typer.Option(help="Requests.", show_default=False)] = 0,
+    usd: Annotated[float, typer.Option(help="Dollars to add to the budget.", show_default=False)] = 0.0,
+    tokens: Annotated[int, typer.Option(help="Tokens to add to the budget.", show_default=False)] = 0,
+    requests: Annotated[int, typer.Option(help="Requests to add to the budget.", show_default=False)] = 0,
 ) -> None:
     """Let a run spend more than its budget. A run that waits for a grant is woken."""
     id, amount = parse_run_id(run), Amount.of(usd, tokens, requests)

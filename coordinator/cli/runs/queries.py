@@ -40,7 +40,7 @@ def runs(
         bool,
         typer.Option(
             "--stuck",
-            help="Only runs that no live worker takes or continues, paused runs, runs of groups that admit none, and runs "
+            help="Only runs that no live worker takes or continues, paused runs, runs of groups whose limit is 0, and runs "
             "whose handlers do not stop.",
         ),
     ] = False,

@@ -42,7 +42,7 @@ def send(
 
 
 def _remark(view: RunView, topic: str) -> str:
-    """Return a sentence that says how the run waits if the signal did not wake it; else an empty string."""
+    """Return a sentence that says what the run waits for, if it waits and not for this topic; otherwise an empty string."""
     if view.waiting is None or topic in view.waiting.topics:
         return ""
     other = f"not for {topic!r}" if view.waiting.topics else f"and does not wait for signal {topic!r}"

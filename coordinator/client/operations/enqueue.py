@@ -44,7 +44,7 @@ from coordinator.store.plans.merge import Plan
 H = TypeVar("H")
 MakeHandle = Callable[[str, bool, object], H]
 
-# Seconds after the making of an id within which the server knows its run, however soon it ended.
+# Seconds after an id was made, for which the server certainly remembers the run of this id, even if the run ended immediately.
 SURELY_KNOWN = TOMBSTONE_MS / 1000 - 5
 
 _WITHOUT_OPTIONS = RunBuilder({})  # most calls give no options: their builder is made once
@@ -64,7 +64,8 @@ def enqueue(
         what: `handler.inputs(…)`, a handler, or the kind of the run.
         values: The inputs, where `what` is a handler or a kind.
         options: The options of `Client.enqueue`.
-        make_handle: Makes the handle from the run's id, whether the run is new, and the handler that reads its result.
+        make_handle: Makes the handle from three arguments: the run's id, True if the run is new, and the handler that reads its
+            result.
     """
     inputs = as_inputs(what, values)
     check_key_ttl(options)
@@ -88,7 +89,8 @@ def enqueue_many(
 ) -> Plan[list[H]]:
     """Enqueue many runs, batch by batch, and return their handles in the order of the items.
 
-    The items are read as they are sent, so an iterable of any length needs the memory of one batch.
+    The items are read as they are sent, so an iterable of any length needs the memory of one batch. For the arguments and errors
+    see `Client.enqueue_many`.
     """
     check_key_ttl(options)
     middleware = namespace.middleware or current_middleware.get()
@@ -130,7 +132,10 @@ def _requests(
 def _send(
     namespace: OpenNamespace, builder: RunBuilder, requests: Sequence[RunRequest], given: Sequence[str]
 ) -> Plan[tuple[list[NewRun], list[Any]]]:
-    """Make runs with ids from the requests, and send them. Return the runs, and the answer or the error for each."""
+    """Make runs with ids from the requests, and send them. Return the runs, and for each run the server's answer or the error.
+
+    `given` are ids for the first requests, from an earlier call that was not confirmed; the other runs get new ids.
+    """
     space = namespace.facts or (yield from namespace.space())
     ids = check_given_ids(given, requests, space.partitions) if given else ()
     began = namespace.clock.monotonic()
@@ -157,17 +162,17 @@ def _with_new_id(namespace: OpenNamespace, space: Namespace, run: NewRun) -> New
 
 
 def _send_new(namespace: OpenNamespace, space: Namespace, runs: list[NewRun]) -> Plan[list[Any]]:
-    """Send runs that have new ids. Return the answer or the error for each. If a run changes its id, `runs` is changed."""
+    """Send runs that have new ids. Return the answer or the error for each. A run that gets another id is replaced in `runs`."""
     if space.partitions > 1:
         return (yield from _send_to_reachable(namespace, space, runs))
     return (yield from _call(namespace, space, runs))
 
 
 def _send_to_reachable(namespace: OpenNamespace, space: Namespace, runs: list[NewRun]) -> Plan[list[Any]]:
-    """Send each run to its partition, and to another one if the first can't be reached.
+    """Send each run to its partition, and to another partition if the first can't be reached. Return the answer or error for each.
 
-    A run may change its partition only if it has neither key nor group, and was certainly not sent. Return the runs with their
-    final ids, and the answer or the error for each.
+    A run is moved to another partition only if it has neither a key nor a group, and was certainly not sent. It gets a new id, and
+    is replaced in `runs`.
     """
     answers = yield from _call(namespace, space, runs, fail_fast=True)
     unreachable: set[int] = set()
@@ -210,9 +215,15 @@ def _acknowledged(requests: Sequence[RunRequest], answers: Sequence[Any]) -> lis
 def _failure(
     answers: Sequence[Any], runs: Sequence[NewRun], sent: Sequence[str], acknowledged: Sequence[str]
 ) -> Exception:
-    """Return the error to raise if not all runs were acknowledged.
+    """Return the error to raise if the server did not acknowledge all runs.
 
-    If the server acknowledged some runs and can't be reached for the others, the error is Unconfirmed.
+    If it acknowledged some runs and can't be reached for the others, the error is Unconfirmed.
+
+    Args:
+        answers: The answer or the error for each run.
+        runs: The runs of the batch that failed.
+        sent: The ids of all runs that the call has sent; empty means the ids of `runs`.
+        acknowledged: The ids of the runs that the server has acknowledged.
     """
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     doubts = (Unconfirmed, Unreachable) if acknowledged else Unconfirmed

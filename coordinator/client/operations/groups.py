@@ -24,9 +24,8 @@ from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.merge import Plan
 
-TRUSTED_SECONDS = (
-    10.0  # seconds after a check for which the client assumes that all processes of the partition know groups
-)
+# Seconds after a check for which the client assumes that all processes of the partition support groups.
+TRUSTED_SECONDS = 10.0
 
 
 def set_limit(
@@ -37,11 +36,13 @@ def set_limit(
     rate: str | Unchanged | None,
     burst: int | None,
 ) -> Plan[bool]:
-    """Set the limits of a kind or of a group. None stands for no limit. Return False if the limits already had these values.
+    """Set the limits of a kind or of a group. Return False if the limits already had these values.
+
+    For the arguments see `Client.set_limit`.
 
     Raises:
         BadOption: A limit or the group is not valid, or no limit is given.
-        NotConfigured: A rate is given while a process is alive whose version does not count starts.
+        NotConfigured: A rate is given, but a live process has an older version that does not count starts.
     """
     if at_once is UNCHANGED and rate is UNCHANGED:
         raise BadOption("give at_once, a rate, or both")
@@ -53,7 +54,7 @@ def set_limit(
 
 
 def remove_limit(namespace: OpenNamespace, kind: str, group: str | None) -> Plan[bool]:
-    """Remove the limits that were set for a kind or a group. Return False if there was none."""
+    """Remove the limits that `set_limit` has set for a kind or a group. Return False if there was none."""
     return (yield from _change(namespace, kind, group, "", ""))
 
 
@@ -91,10 +92,10 @@ def list_limits(namespace: OpenNamespace) -> Plan[tuple[GroupLimit, ...]]:
 
 
 def check_groups_known(namespace: OpenNamespace, space: Namespace, partitions: Iterable[int]) -> Plan[None]:
-    """Check that every live worker and coordinator of these partitions knows groups.
+    """Check that every live worker and coordinator of these partitions has a version that supports groups.
 
     Raises:
-        NotConfigured: A process runs an older version. When its scripts end a run, they would not give the run's place in its group
+        NotConfigured: A process has an older version. When its scripts end a run, they would not give the run's place in its group
             to the next run.
     """
     now = namespace.clock.monotonic()
@@ -108,7 +109,11 @@ def check_groups_known(namespace: OpenNamespace, space: Namespace, partitions: I
 
 
 def describe_old_process(old: str) -> str:
-    """Return the error message for a group that is refused because a live process runs an older version."""
+    """Return the error message for an enqueue with a group that is refused because a live process has an older version.
+
+    Args:
+        old: A phrase that names the process.
+    """
     return (
         f"no run with a group was enqueued: {old} was started with an older version that does not know groups; "
         "restart that process with the new version"
@@ -116,7 +121,11 @@ def describe_old_process(old: str) -> str:
 
 
 def describe_uncounted_starts(old: str) -> str:
-    """Return the sentence that refuses a rate of starts because of a process of an older version."""
+    """Return the error message for a rate of starts that is refused because a live process has an older version.
+
+    Args:
+        old: A phrase that names the process.
+    """
     return (
         f"no rate of starts was set: {old} was started with an older version that does not count starts; "
         "restart that process with the new version"

@@ -30,7 +30,13 @@ def list_runs(
 def list_page(
     namespace: OpenNamespace, filters: Listing, takes: Callable[[RunView], bool], cursor: Cursor | None
 ) -> Plan[Page]:
-    """Return a page of the runs that match the filters and the function, after a cursor.
+    """Return a page of runs.
+
+    Args:
+        namespace: The namespace of the runs.
+        filters: The status, the kind and the queue of the runs, and the size of the page.
+        takes: Returns True if a run belongs on the page.
+        cursor: The cursor of the page before; None for the first page.
 
     Raises:
         BadOption: The cursor belongs to another status.
@@ -46,7 +52,7 @@ def list_ids(namespace: OpenNamespace, walk: Walk) -> Plan[list[str]]:
 
 
 def list_workers(namespace: OpenNamespace) -> Plan[list[WorkerView]]:
-    """Return the workers that have a lease, or had one and were not recovered yet."""
+    """Return the live workers, and lost workers whose runs have not been recovered yet."""
     space = yield from namespace.space()
     return (yield from reading(overview.workers(space)))
 

@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 
 class OpenNamespace:
-    """The facts of a client's namespace, and the clock and the maker of run ids that operations need.
+    """The namespace of a client: the facts that the server stores about it, a clock, and a maker of run ids.
 
-    The threads of a client share one such object. Only the facts change: when they are read, and when the namespace was created
-    again.
+    The threads of a client share one such object. The facts are replaced when they are first read, and after the namespace was
+    created again.
 
     Attributes:
         clock: The clock that run ids are made with.
         ids: The maker of run ids.
         facts: The facts of the namespace; None until an operation has read them.
-        trusted: For each partition, the monotonic time until which the client assumes that all its processes know groups.
+        trusted: For each partition, the monotonic time until which the client assumes that all its processes support groups.
         middleware: The middleware of the client.
     """
 
@@ -60,15 +60,19 @@ class OpenNamespace:
         return self.clock.now() + self._skew
 
     def follow_clock(self, server_now: float) -> None:
-        """Make new ids by the server's clock, because the server refused ids that were made by the clock of this machine."""
+        """Make new ids by the server's clock from now on. Call this after the server refused ids because of their time.
+
+        Args:
+            server_now: The Unix time of the server, in seconds.
+        """
         self._skew = server_now - self.clock.now()
         self.ids = RunIds()  # the old maker of ids never makes an id with an earlier time
 
     def space(self) -> Plan[Namespace]:
-        """Return the facts of the namespace. Check the server, and create the namespace, at first use.
+        """Return the facts of the namespace. The first call checks the server, and creates the namespace if it does not exist.
 
         Raises:
-            NotConfigured: The server's configuration would lose runs.
+            NotConfigured: The server's configuration could lose runs.
         """
         if self.facts is None:
             if self._check is not None:
@@ -81,9 +85,10 @@ class OpenNamespace:
         return self.facts
 
     def recreate(self, before: Namespace) -> Plan[Namespace]:
-        """Read the facts again and return them, after the server answered that the namespace has another birth mark.
+        """Read the facts again and return them. Create the namespace if it does not exist.
 
-        That happens when the server was flushed or restored from an old backup.
+        Call this after the server answered that the namespace has another birth mark than `before`. That happens when the server
+        was flushed or restored from an old backup.
 
         Raises:
             NotConfigured: The namespace has another number of partitions now.

@@ -13,12 +13,12 @@ from coordinator.store.plans.merge import Plan
 def set_rate(
     namespace: OpenNamespace, name: str, rate: str | None, burst: int | None, at_once: int | None
 ) -> Plan[bool]:
-    """Set a rate. Return False if the rate already had these values."""
+    """Set the rate of external calls, with the arguments of `Client.set_rate`. Return False if it already had these values."""
     return (yield from _change(namespace, name, encode_rate(rate, burst, at_once)))
 
 
 def remove_rate(namespace: OpenNamespace, name: str) -> Plan[bool]:
-    """Remove a rate. Return False if there was none."""
+    """Remove the rate of external calls with this name. Return False if there was none."""
     return (yield from _change(namespace, name, ""))
 
 

@@ -31,7 +31,7 @@ WAITS_PER_TRIP = 500
 
 
 def view(namespace: OpenNamespace, id: str) -> Plan[RunView]:
-    """Return the present view of the run.
+    """Read a run from the server, and return a view of it.
 
     Raises:
         NotFound: The run does not exist.
@@ -46,6 +46,11 @@ def view(namespace: OpenNamespace, id: str) -> Plan[RunView]:
 
 def cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[Status]:
     """Cancel a run.
+
+    Args:
+        namespace: The namespace of the run.
+        id: The run.
+        grace: Seconds that the handler of a running run has to stop.
 
     Returns:
         CANCELLED; RUNNING if its worker was asked to stop it; or the status in which the run had ended before.
@@ -78,7 +83,7 @@ def _cancel(namespace: OpenNamespace, id: str, grace: float) -> Plan[tuple[Statu
 
 
 def cancel_tree(namespace: OpenNamespace, id: str, grace: float) -> Plan[dict[str, Status]]:
-    """Cancel a run and every run below it. Return the status of each, as `cancel` does."""
+    """Cancel a run and every run below it. Return the status of each run by its id, as `cancel` returns it."""
     status, known, retention = yield from _cancel(namespace, id, grace)
     space, root = (yield from namespace.space()), CancelledNode(id, known.life, status, known.attempt > 0, retention)
     below = yield from tree_plans.cancel_below(space, root, operation=new_mark(), grace=grace)
@@ -173,7 +178,7 @@ def discard(namespace: OpenNamespace, id: str) -> Plan[Status]:
 
 
 def position(namespace: OpenNamespace, id: str) -> Plan[int | None]:
-    """Return the number of queued runs of the same queue and kind that are before the run, in all partitions and schemas.
+    """Return how many runs of the same queue and kind workers will take before this run, in all partitions and schemas.
 
     Return None if the run is not queued.
     """
@@ -216,7 +221,10 @@ def collect_endings(namespace: OpenNamespace, ids: Sequence[str], client: str) -
 
 
 def wake_lists(namespace: OpenNamespace, client: str) -> Plan[dict[str, Keys]]:
-    """Return the lists on which the server wakes a client, one for each partition, with the keys of the partition."""
+    """Return the keys of each partition by the name of its wake list.
+
+    On this list the server tells the client that a run has ended.
+    """
     space = yield from namespace.space()
     return {keys.wake(client): keys for keys in space.everywhere()}
 

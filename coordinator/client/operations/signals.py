@@ -74,7 +74,7 @@ def send(
 def grant(namespace: OpenNamespace, id: str, amount: Amount) -> Plan[None]:
     """Let a run spend more than its budget. The grant is a signal of a reserved topic.
 
-    A run that has failed, is dead or was cancelled finds the grant when it is revived.
+    A failed, dead or cancelled run can use the grant after it is revived.
 
     Raises:
         BadOption: The amount is 0.

@@ -26,7 +26,7 @@ class AsyncInbox(Subscription):
         super().__init__(self._any.set)
 
     async def wait(self, seconds: float | None) -> bool:
-        """Wait until the reader has something to do. Return False if the time is over."""
+        """Wait until `is_ready` is true. Return False if it is not within this number of seconds; None waits forever."""
         while not self.is_ready():
             self._any.clear()
             try:
@@ -38,7 +38,7 @@ class AsyncInbox(Subscription):
 
 
 class AsyncFeed:
-    """The feed of an AsyncClient."""
+    """The feed of an AsyncClient: it reads the outputs of runs from the server, and puts their entries into inboxes."""
 
     def __init__(self, address: Address, wire: AsyncWire, clock: Clock) -> None:
         self.client = uuid.uuid4().hex
@@ -48,7 +48,13 @@ class AsyncFeed:
 
     @asynccontextmanager
     async def subscribe(self, keys: Keys, id: str, cursor: str) -> AsyncIterator[AsyncInbox]:
-        """Return an inbox that gets the entries of a run's output while the context is open."""
+        """Return a context manager whose inbox gets the entries of a run's output while the context is open.
+
+        Args:
+            keys: The keys of the run's partition.
+            id: The run.
+            cursor: The id of the entry after which the reader wants entries.
+        """
         part = self._parts.get(keys.partition)
         if part is None:
             part = self._parts[keys.partition] = _AsyncPart(keys, self.client)
@@ -109,7 +115,14 @@ class AsyncFeed:
 
 
 class _AsyncPart:
-    """The subscriptions of one partition, and the task that reads for them."""
+    """The subscriptions of one partition, and the task that reads their streams.
+
+    Attributes:
+        streams: The subscriptions.
+        task: The task; None until the first subscription.
+        blocking: True while the task waits in a blocking read.
+        interrupted: True if a new reader has already interrupted this read.
+    """
 
     def __init__(self, keys: Keys, client: str) -> None:
         self.streams = Subscriptions(keys, client)

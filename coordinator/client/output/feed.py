@@ -30,7 +30,7 @@ class Inbox(Subscription):
         super().__init__(self._any.set)
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until the reader has something to do. Return False if the time is over."""
+        """Wait until `is_ready` is true. Return False if it is not within this number of seconds; None waits forever."""
         while not self.is_ready():
             self._any.clear()
             if self.is_ready():  # another thread has put an entry into the inbox between the two lines above
@@ -41,7 +41,7 @@ class Inbox(Subscription):
 
 
 class Feed:
-    """The feed of a Client."""
+    """The feed of a Client: it reads the outputs of runs from the server, and puts their entries into inboxes."""
 
     def __init__(self, address: Address, wire: Wire) -> None:
         self.client = uuid.uuid4().hex
@@ -52,7 +52,13 @@ class Feed:
 
     @contextmanager
     def subscribe(self, keys: Keys, id: str, cursor: str) -> Iterator[Inbox]:
-        """Return an inbox that gets the entries of a run's output while the context is open."""
+        """Return a context manager whose inbox gets the entries of a run's output while the context is open.
+
+        Args:
+            keys: The keys of the run's partition.
+            id: The run.
+            cursor: The id of the entry after which the reader wants entries.
+        """
         with self._lock:
             part = self._parts.setdefault(keys.partition, _Part(keys, self.client, self._closed))
         inbox, key = Inbox(), keys.output(id)
@@ -118,7 +124,14 @@ class Feed:
 
 
 class _Part:
-    """The subscriptions of one partition, and the thread that reads for them."""
+    """The subscriptions of one partition, and the thread that reads their streams.
+
+    Attributes:
+        streams: The subscriptions.
+        thread: The thread; None while it does not run.
+        bell: The connection of the thread.
+        blocking: True while the thread waits in a blocking read.
+    """
 
     def __init__(self, keys: Keys, client: str, closed: threading.Event) -> None:
         self.streams = Subscriptions(keys, client)

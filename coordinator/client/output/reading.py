@@ -26,7 +26,7 @@ MOST_PAGES = limits.OUTPUT_EVENTS // output_plans.PAGE + 1
 
 
 def begin(namespace: OpenNamespace, id: str) -> Plan[tuple[Keys, bool]]:
-    """Prepare to read the output of a run. Return the keys of its partition, and whether the run has ended.
+    """Prepare to read the output of a run. Return the keys of its partition, and True if the run has ended.
 
     Raises:
         NotFound: The run does not exist, or its retention is over.
@@ -48,7 +48,7 @@ def has_ended(namespace: OpenNamespace, keys: Keys, id: str) -> Plan[bool]:
 
 
 def read_to_end(namespace: OpenNamespace, keys: Keys, id: str, after: str) -> Plan[list[Entry]]:
-    """Return the stored entries after an id, to the present end of the output."""
+    """Return the stored entries of a run's output, from the first one after the id `after` to the newest."""
     entries: list[Entry] = []
     for _ in range(MOST_PAGES):
         page = yield from reading(output_plans.read_page(keys, id, after))

@@ -24,9 +24,9 @@ class Subscription:
         notify: Wakes the reader. The feed calls this from its own thread or task.
 
     Attributes:
-        behind: Whether the reader has fallen behind and must read the stored entries.
-        doubtful: Whether the reader has received nothing for a long time and should ask for the status of the run.
-        silent_since: The time since which the reader has received nothing; None until the next call of `doubt_silent`.
+        behind: True if the inbox was full. It gets no more entries, and the reader must read the stored entries.
+        doubtful: True if the reader has received nothing for a long time. It should then ask for the status of the run.
+        silent_since: The monotonic time since which the reader has received nothing; None until the next call of `doubt_silent`.
     """
 
     def __init__(self, notify: Callable[[], None]) -> None:
@@ -38,11 +38,11 @@ class Subscription:
         self.silent_since: float | None = None
 
     def is_ready(self) -> bool:
-        """Return whether the reader has something to do."""
+        """Return True if there are entries in the inbox, or the reader is behind or doubtful."""
         return bool(self._entries) or self.behind or self.doubtful
 
     def put(self, entries: list[Entry]) -> bool:
-        """Add entries for the reader. Return False if there are too many, and the reader has fallen behind."""
+        """Add entries to the inbox. Return False if the inbox is full: the reader is behind then."""
         with self._lock:
             self.silent_since = None
             self._bytes += sum(len(fields[1]) for _, fields in entries if len(fields) > 1)
@@ -54,12 +54,12 @@ class Subscription:
         return not self.behind
 
     def doubt(self) -> None:
-        """Make the reader ask for the status of its run."""
+        """Mark the reader as doubtful and wake it, so that it asks for the status of its run."""
         self.doubtful, self.silent_since = True, None
         self._notify()
 
     def take(self) -> list[Entry]:
-        """Take and return the entries that have come."""
+        """Return the entries in the inbox, and empty it."""
         with self._lock:
             entries, self._entries, self._bytes = self._entries, [], 0
             return entries
@@ -88,7 +88,7 @@ class Subscriptions:
         return bool(self._readers)
 
     def add(self, key: str, cursor: str, subscription: Subscription) -> None:
-        """Subscribe a reader to a stream. It gets the entries after the cursor, and perhaps some before it."""
+        """Subscribe a reader to the stream under a key. It gets the entries after the cursor, and perhaps some before it."""
         with self.lock:
             if key not in self._cursors:
                 self._cursors[key] = cursor
@@ -117,11 +117,11 @@ class Subscriptions:
             return [self._bell, *self._cursors], [self._bell_cursor, *self._cursors.values()]
 
     def doubt_silent(self, now: float, seconds: float) -> None:
-        """Mark readers as doubtful that have received nothing for some time, while other readers have received entries.
+        """Mark each reader that has received nothing for some time as doubtful.
 
         Args:
-            now: The time of a clock that never goes back.
-            seconds: The time without an entry after which a reader becomes doubtful.
+            now: The present time of a monotonic clock.
+            seconds: Seconds without an entry after which a reader becomes doubtful.
         """
         with self.lock:
             if now < self._next_look:
@@ -134,7 +134,7 @@ class Subscriptions:
                     reader.doubt()
 
     def deliver(self, entries: Entries) -> None:
-        """Give entries to the readers of their streams. If there are no entries at all, call `doubt` of every reader."""
+        """Put entries into the inboxes of the readers of their streams. Without any entry, mark every reader as doubtful."""
         with self.lock:
             if not entries:
                 for reader in (one for readers in self._readers.values() for one in readers):

@@ -27,7 +27,7 @@ class Pages:
         start: The number of the first message.
 
     Attributes:
-        done: Whether all messages were read.
+        done: True if all messages were read.
 
     Raises:
         BadOption: If the number is negative.

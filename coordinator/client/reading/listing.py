@@ -19,9 +19,9 @@ from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.run_view import run_view, unreadable_view
 
-MOST = 10_000  # entries of one index in one partition that are read at most, however few of them match
-ROUTES = 10_000  # routes of one partition that are read at most
-GROUPS = 1_000  # groups of one partition whose lines are listed at most
+MOST = 10_000  # the most entries of one index in one partition that are read, even if few of them match
+ROUTES = 10_000  # the most routes of one partition that are read
+GROUPS = 1_000  # the most groups of one partition whose lines are read
 VIEWS_AT_ONCE = 500
 PAGE = 1000
 
@@ -45,7 +45,7 @@ def _route(reply: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The filters of a listing. None matches every status, kind or queue."""
+    """The filters of a listing, and the largest number of runs to list. None matches every status, kind or queue."""
 
     status: Status | None
     kind: str | None
@@ -69,7 +69,11 @@ class Listing:
         return cls(wanted, kind and name(kind, "kind"), queue and name(queue, "queue"), limit)
 
     def views(self, space: Namespace) -> Generator[list[Request], Any, list[RunView]]:
-        """Return the views of the runs, in order."""
+        """Return the views of at most `limit` matching runs.
+
+        Queued, delayed and waiting runs come in the order of their index. Running runs are sorted by start, ended runs by end, and
+        runs of all statuses by creation, the newest first.
+        """
         parts = space.everywhere()
         if self.status is None:
             newest: list[RunView] = yield from self._newest(parts)
@@ -84,7 +88,7 @@ class Listing:
         return found[: self.limit]
 
     def _newest(self, parts: Sequence[Keys]) -> Steps:
-        """Return the views of the newest runs of all statuses. Only the runs that are listed are read as a whole."""
+        """Return the views of the newest runs of all statuses. Whole runs are read only for the runs that are listed."""
         found: dict[str, tuple[Status, Entry]] = {}
         for status in Status:
             found |= {entry[2]: (status, entry) for entry in (yield from self._entries(status, parts))}
@@ -109,14 +113,14 @@ class Listing:
                 return (yield from self._indexed([(keys, keys.ended(status)) for keys in parts], newest=True))
 
     def matches(self, route: str) -> bool:
-        """Return True if runs of this route are listed."""
+        """Return True if the kind and the queue of this route match the filters."""
         if self.kind is None and self.queue is None:
             return True
         queue, kind, _ = parse_route(route)
         return self.kind in (None, kind) and self.queue in (None, queue)
 
     def matches_group(self, group: str) -> bool:
-        """Return True if runs of the kind of this group, "<kind>:<name>", are listed."""
+        """Return True if the kind of this group matches the filters. `group` is "<kind>:<name>"."""
         return self.kind in (None, group.partition(":")[0])
 
     def _queued(self, parts: Sequence[Keys]) -> Steps:
@@ -142,7 +146,12 @@ class Listing:
         return sorted(entries, key=lambda entry: entry[0], reverse=self.status is None)[: self.limit]
 
     def _indexed(self, indexes: Sequence[tuple[Keys, str]], *, newest: bool) -> Steps:
-        """Return the first entries of the indexes that match, read page by page."""
+        """Return the first matching entries of all indexes together, read page by page.
+
+        Args:
+            indexes: The sorted sets, each with the keys of its partition.
+            newest: Begin with the entries that have the highest scores.
+        """
         entries: list[Entry] = []
         rev = ("REV",) if newest else ()
         page = self.limit if self.kind is None and self.queue is None else PAGE
@@ -172,7 +181,7 @@ class Listing:
         return (yield from self.matching(rows))[: self.limit]
 
     def matching(self, rows: Sequence[Entry]) -> Steps:
-        """Return the entries whose runs have the kind and the queue."""
+        """Return the entries whose runs match the kind and the queue of the filters."""
         if self.kind is None and self.queue is None:
             return list(rows)
         found = []
@@ -184,7 +193,7 @@ class Listing:
 
 
 def waiting_routes(parts: Sequence[Keys]) -> Steps:
-    """Return the routes in which runs may wait, each with the keys of its partition."""
+    """Return the routes that may have queued runs, each with the keys of its partition."""
     replies = yield [read(keys.at, "SRANDMEMBER", keys.routes(), ROUTES) for keys in parts]
     return [
         (keys, route)
@@ -204,12 +213,15 @@ def waiting_groups(parts: Sequence[Keys], most: int) -> Steps:
 
 
 def scored(keys: Keys, flat: Sequence[Any]) -> list[Entry]:
-    """Return the entries of a reply WITHSCORES: score, keys and id."""
+    """Return the entries of a flat reply to ZRANGE … WITHSCORES, each as score, keys of the partition and id."""
     return [(float(flat[i + 1]), keys, text(flat[i])) for i in range(0, len(flat), 2)]
 
 
 def views_of(entries: Sequence[Entry], status: Status) -> Steps:
-    """Return the views of the runs that exist. The view of a damaged run has the reason in `unreadable`."""
+    """Return the views of those entries whose runs still exist.
+
+    The view of a damaged run has this status, and the reason in `unreadable`.
+    """
     views = []
     for start in range(0, len(entries), VIEWS_AT_ONCE):
         part = entries[start : start + VIEWS_AT_ONCE]

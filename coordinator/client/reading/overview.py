@@ -169,9 +169,16 @@ def _coordinators(rows: Sequence[Sequence[Any]], clock: float) -> tuple[Coordina
 def count_before(
     space: Namespace, keys: Keys, id: str, route: str, score: int
 ) -> Generator[list[Request], Any, int | None]:
-    """Return the number of runs of the same queue and kind that are before a run; None if the run is not queued.
+    """Return how many runs of the same queue and kind workers will take before a run; None if the run is not queued.
 
     Runs of other partitions and schemas are compared by their scores.
+
+    Args:
+        space: The namespace.
+        keys: The keys of the run's partition.
+        id: The run.
+        route: The route of the run.
+        score: The score of the run in its ready queue.
     """
     queue, kind, _ = parse_route(route)
     routes: list[tuple[Keys, str]] = yield from waiting_routes(space.everywhere())

@@ -34,14 +34,14 @@ from coordinator.store.replies import require_all, text
 from coordinator.store.script import Request, read
 
 STEP = 100  # entries that are examined together
-FEW = 4  # indexes of which each is read as far as a step could need
-MOST_EXAMINED = 1_000  # entries that one page examines, however few of them match
+FEW = 4  # up to this number of indexes, STEP entries of each are read together; of more indexes, fewer entries of each
+MOST_EXAMINED = 1_000  # the most entries that one page examines, even if few of them match
 
 _ORDER = tuple(Status)  # the order of statuses, if a page has runs of all
 
 
 class Cursor(NamedTuple):
-    """The last entry that was examined. Without an id, it stands before the first entry of the status."""
+    """The last entry that was examined: its status, score and id. With an empty id, no entry of the status was examined yet."""
 
     status: Status
     score: float = 0.0
@@ -70,7 +70,7 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of runs. A page may have fewer runs than the caller asked for. The last page has no cursor."""
+    """A page of runs, and the cursor for the next page. A page may have fewer runs than requested. The last page has no cursor."""
 
     runs: Sequence[RunView]
     cursor: Cursor | None
@@ -78,18 +78,20 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Pager:
-    """The runs to page through.
+    """A reader of pages of runs.
 
     Attributes:
-        filters: Their status, kind and queue, and the number of runs of a page.
-        takes: Returns True if a run is shown.
+        filters: The status, the kind and the queue of the runs, and the largest number of runs of a page.
+        takes: Returns True if a run that matches the filters belongs on a page.
     """
 
     filters: Listing
     takes: Callable[[RunView], bool]
 
     def page(self, space: Namespace, cursor: Cursor | None) -> Generator[list[Request], Any, Page]:
-        """Return the runs after a cursor. Ended runs come in the reverse order of their ends, others in the order of their index.
+        """Return the page after a cursor; None reads the first page. Ended runs are sorted by end, the newest first.
+
+        Other runs come in the order of their index.
 
         Raises:
             BadOption: The cursor belongs to another status.
@@ -192,7 +194,7 @@ class Pager:
 
 
 def _read_from(keys: Keys, index: str, at: Cursor, offset: int, size: int, *, newest: bool) -> Request:
-    """Return the request for entries from the cursor's score on."""
+    """Return the request for `size` entries of an index, from the score of the cursor on, after skipping `offset` entries."""
     start = f"{at.score:.17g}" if at.id else "+inf" if newest else "-inf"
     bounds = (start, "-inf", "BYSCORE", "REV") if newest else (start, "+inf", "BYSCORE")
     return read(keys.at, "ZRANGE", index, *bounds, "LIMIT", offset, size, "WITHSCORES")

@@ -1,4 +1,6 @@
-"""Find the ids of all runs that match a filter, in every page of every index. listing.py reads a bounded part, but whole views.
+"""Find the ids of all runs that match filters.
+
+This module reads whole indexes, but only ids. listing.py reads a bounded part of each index, but the whole view of each run.
 
 A walk is not a snapshot: a run that changes its status during the walk may be missed or found twice. A caller that changes runs
 therefore walks again until a walk finds no new ids.
@@ -25,7 +27,7 @@ Steps = Generator[list[Request], Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A walk through the ids of all runs that match.
+    """A walk through the ids of all runs that match these filters.
 
     Attributes:
         status: The status of the runs.

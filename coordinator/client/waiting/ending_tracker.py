@@ -20,7 +20,13 @@ class EndingTracker:
     """
 
     def __init__(self, ids: Collection[str], now: float, timeout: float | None) -> None:
-        """Track these runs from now until the timeout. A timeout of None never ends."""
+        """Start to track runs.
+
+        Args:
+            ids: The runs.
+            now: The present time of a monotonic clock.
+            timeout: Seconds until the call gives up; None waits forever.
+        """
         self.open = dict.fromkeys(ids)
         self._timeout = timeout
         self._until = None if timeout is None else now + timeout

@@ -46,7 +46,12 @@ class HintReader:
 
     @contextmanager
     def mailbox(self, ids: Collection[str], lists: WakeLists) -> Iterator[Mailbox]:
-        """Return a mailbox that receives the hints about these runs while the context is open."""
+        """Return a context manager whose mailbox receives the hints about these runs while the context is open.
+
+        Args:
+            ids: The runs.
+            lists: The keys of each partition by the name of its wake list.
+        """
         box = Mailbox(lambda: self._start(lists))
         self._boxes.add(ids, box)
         try:
@@ -120,7 +125,12 @@ class AsyncHintReader:
 
     @asynccontextmanager
     async def mailbox(self, ids: Collection[str], lists: WakeLists) -> AsyncIterator[AsyncMailbox]:
-        """Return a mailbox that receives the hints about these runs while the context is open."""
+        """Return a context manager whose mailbox receives the hints about these runs while the context is open.
+
+        Args:
+            ids: The runs.
+            lists: The keys of each partition by the name of its wake list.
+        """
         box = AsyncMailbox(lambda: self._start(lists))
         self._boxes.add(ids, box)
         try:

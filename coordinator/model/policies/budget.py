@@ -43,7 +43,7 @@ class Amount(NamedTuple):
     requests: int = 0
 
     def plus(self, other: Amount) -> Amount:
-        """Return the sum."""
+        """Return the sum of this amount and another."""
         return Amount(*(mine + its for mine, its in zip(self, other, strict=True)))
 
     @classmethod
@@ -74,7 +74,7 @@ class Spending:
     requests: int | None
 
     def __str__(self) -> str:
-        """Return the amounts that are limited or not 0, for people."""
+        """Return the amounts as text, such as `0.5 USD, 1,200 tokens`. Amounts of 0 are left out, except if all are 0."""
         parts = (
             []
             if not self.usd and (self.tokens or self.requests)
@@ -119,21 +119,21 @@ class Budget:
         return (None if self.usd is None else _micro(self.usd, "usd"), self.tokens, self.requests)
 
     def exceeded_by(self, spent: Amount, granted: Amount) -> bool:
-        """Return True if a limit, with the amount that was granted in addition, is exceeded."""
+        """Return True if the run has spent more than a limit plus its grants."""
         return any(
             limit is not None and used > limit + more
             for limit, used, more in zip(self.limits, spent, granted, strict=True)
         )
 
     def is_spent(self, spent: Amount, granted: Amount) -> bool:
-        """Return True if nothing is left of one of the limits."""
+        """Return True if the run has spent all of a limit plus its grants, or more."""
         return any(
             limit is not None and used >= limit + more
             for limit, used, more in zip(self.limits, spent, granted, strict=True)
         )
 
     def left(self, spent: Amount, granted: Amount) -> Spending:
-        """Return the rest of the budget, including the amount that was granted in addition. It is never negative."""
+        """Return how much the run may still spend: the limits plus its grants, minus what it has spent, and at least 0."""
         usd, tokens, requests = (
             None if limit is None else max(0, limit + more - used)
             for limit, used, more in zip(self.limits, spent, granted, strict=True)
@@ -141,7 +141,7 @@ class Budget:
         return Spending(None if usd is None else usd / MICRO, tokens, requests)
 
     def pack(self) -> list[Any]:
-        """Return the stored form: plain data."""
+        """Return the budget as plain data, in the form in which a spec stores it: the three limits and `then`."""
         return [*self.limits, self.then]
 
     @classmethod
@@ -158,13 +158,13 @@ class Budget:
 
     @classmethod
     def load(cls, stored: Any) -> Budget:
-        """Return the budget from its stored form."""
+        """Return the budget from the plain data that `pack` made."""
         usd, tokens, requests, then = stored
         return cls(None if usd is None else Decimal(usd) / MICRO, tokens, requests, then)
 
 
 def describe_budgets(budgets: Mapping[str, Budget | None]) -> str:
-    """Return the budgets of handlers by kind in the form in which join.lua takes them."""
+    """Return the budgets of handlers, given by kind, as the text that join.lua takes."""
     return " ".join(
         f"{kind}={_NONE if budget is None else _describe(budget)}" for kind, budget in sorted(budgets.items())
     )
@@ -175,18 +175,22 @@ def _describe(budget: Budget) -> str:
 
 
 def spending(amount: Amount) -> Spending:
-    """Return an amount with dollars."""
+    """Return the spending for an amount: dollars instead of micro-dollars."""
     return Spending(amount.usd / MICRO, amount.tokens, amount.requests)
 
 
 def sum_spend(text: str) -> Amount:
-    """Return what a run has spent so far, from the field `spend`."""
+    """Return the total that a run has spent, from the text of its field `spend`."""
     settled, last = read_spend(text)
     return settled.plus(last)
 
 
 def read_spend(text: str) -> tuple[Amount, Amount]:
-    """Return what a run has spent in earlier attempts and with its children, and in its last attempt, from the field `spend`."""
+    """Return two amounts from the text of a run's field `spend`. If the text can't be read, both are 0.
+
+    Returns:
+        The amount that earlier attempts and children have spent, and the amount of the last attempt that spent something.
+    """
     numbers = text.split()
     if len(numbers) != len(SPEND_NUMBERS) or not all(number.isdigit() for number in numbers):
         return Amount(), Amount()

@@ -135,7 +135,7 @@ def _is_time(value: object) -> bool:
 
 
 def extend_once(run: Watched) -> Verdict:
-    """Return the verdict of the default escalator: extend the run by its soft time once, and kill it the next time."""
+    """Decide as the default escalator: extend a run by its soft time once, and kill it the next time."""
     soft = run.deadline.soft or 0.0
     if run.extensions == 0:
         return Extend(soft)
@@ -169,7 +169,7 @@ class Spent:
 
     @classmethod
     def parse(cls, text: str) -> Spent:
-        """Return the times from the stored numbers. If the numbers can't be read, return 0 for each, as the scripts do."""
+        """Return the times from the text of a run's field `spent`. If it can't be read, all are 0, as in the scripts."""
         numbers = text.split()
         readable = all(number.isdecimal() and len(number) <= _MOST_DIGITS for number in numbers)
         if len(numbers) != len(SPENT_NUMBERS) or not readable:

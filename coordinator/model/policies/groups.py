@@ -29,7 +29,13 @@ UNCHANGED: Final = Unchanged.UNCHANGED
 
 
 class HandlerLimit(NamedTuple):
-    """The limit that a handler publishes: places of a group, and its rate of starts with its burst."""
+    """The limits that a handler publishes for each group of its kind.
+
+    Attributes:
+        at_once: How many runs of a group may be ready or running at the same time; None for no limit.
+        rate: How many runs of a group may start per unit of time, for example `10/min`; None for no limit.
+        burst: How many runs of a group may start at one moment; None for the default of the rate.
+    """
 
     at_once: int | None = None
     rate: str | None = None
@@ -69,7 +75,7 @@ def check_group(group: object) -> str:
 
 
 def check_at_once(at_once: object) -> int:
-    """Return a limit if it is valid.
+    """Return the number of places of a group if it is valid.
 
     Raises:
         BadOption: It is not a whole number from 0 to 999,999,999.
@@ -110,13 +116,16 @@ def encode_starts(rate: str | None, burst: int | None) -> str:
 
 
 def decode_starts(stored: str) -> tuple[str | None, int | None]:
-    """Return a rate of starts and its burst from the stored form."""
+    """Return a rate of starts, such as `10/min`, and its burst, from the form that `encode_starts` returns.
+
+    Both are None if the stored form is "-" or can't be read.
+    """
     found = decode_rate("", f"{stored} {NO_LIMIT}")
     return (found.rate, found.burst) if found is not None else (None, None)
 
 
 def describe_limits(limits: Mapping[str, HandlerLimit]) -> str:
-    """Return the limits of handlers by kind in the form in which join.lua takes them."""
+    """Return the limits of handlers, given by kind, as the text that join.lua takes."""
     parts = []
     for kind, limit in sorted(limits.items()):
         starts = encode_starts(limit.rate, limit.burst)

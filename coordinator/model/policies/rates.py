@@ -1,4 +1,4 @@
-"""Rates of external calls: how many tokens per time, and how many calls at the same time, all processes together may use."""
+"""Rates of external calls: how many tokens all processes together may use per unit of time, and how many calls may run at once."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def parse_rate(rate: str) -> tuple[int, int]:
 
 
 def check_cost(cost: object, what: str = "cost") -> int:
-    """Return a cost if it is valid.
+    """Return the cost of a call, or another number of tokens or calls, if it is valid. `what` is its name for the error message.
 
     Raises:
-        BadOption: If it is not a whole number from 0 to 999,999,999.
+        BadOption: It is not a whole number from 0 to 999,999,999.
     """
     if type(cost) is not int or not 0 <= cost <= MOST_AT_ONCE:
         raise BadOption(f"{what} {cost!r:.80} is not a whole number from 0 to {MOST_AT_ONCE:,}")
@@ -76,10 +76,10 @@ def check_cost(cost: object, what: str = "cost") -> int:
 
 
 def encode_rate(rate: str | None, burst: int | None, at_once: int | None) -> str:
-    """Return the stored form of a limit, as rate.lua takes it.
+    """Return the stored form of a rate, which rate.lua takes: "<tokens> <ms> <burst> <at once>", with "-" for no limit.
 
     Raises:
-        BadOption: If an option is not valid, or none is given.
+        BadOption: An option is not valid, or neither `rate` nor `at_once` is given.
     """
     if rate is None and at_once is None:
         raise BadOption("give a rate, a number of calls at once, or both")
@@ -97,13 +97,13 @@ def encode_rate(rate: str | None, burst: int | None, at_once: int | None) -> str
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The stored bucket of a rate, whose level falls with time.
+    """The leaky bucket of a rate, as the server stores it. Calls raise its level by their cost, and the level falls with time.
 
     Attributes:
-        level: The tokens that were used and have not come back at the time `at`.
-        at: The time of the level, in ms.
-        resumes: The time in ms until which no call starts because of a back-off.
-        ahead: The cost of the calls that wait.
+        level: The level at the time `at`, in tokens.
+        at: The time of the level, in Unix ms.
+        resumes: The time in Unix ms until which no call starts because of a back-off.
+        ahead: The cost of all calls that wait, in tokens.
     """
 
     level: float = 0.0
@@ -113,12 +113,12 @@ class Bucket:
 
 
 def estimate_wait(stored: str, bucket: Bucket, now: float) -> float:
-    """Return the seconds until a call that costs 1 and asks now may start. See time_left in acquire.lua.
+    """Return the seconds until a call that costs 1 and asks now may start. `time_left` in acquire.lua computes the same.
 
     Args:
         stored: The rate in its stored form.
         bucket: The bucket of the rate.
-        now: The time in ms.
+        now: The present time in Unix ms.
     """
     amount, per, burst = stored.split(" ")[:3]
     left = max(0.0, bucket.resumes - now)
@@ -130,7 +130,7 @@ def estimate_wait(stored: str, bucket: Bucket, now: float) -> float:
 
 
 def describe_rate(rate: RateLimit) -> str:
-    """Return a rate as a phrase for people."""
+    """Return a rate as a phrase, such as `90000/min, burst 1,500, 20 calls at once`."""
     words = [] if rate.rate is None else [rate.rate, f"burst {rate.burst:,}"]
     if rate.at_once is not None:
         words.append("1 call at once" if rate.at_once == 1 else f"{rate.at_once:,} calls at once")
@@ -138,7 +138,7 @@ def describe_rate(rate: RateLimit) -> str:
 
 
 def decode_rate(name: str, stored: str) -> RateLimit | None:
-    """Return a limit from its stored form; None if it can't be read."""
+    """Return the rate with this name from the form that `encode_rate` returns; None if it can't be read."""
     parts = stored.split(" ")
     if len(parts) != 4 or any(part != _NONE and not part.isdigit() for part in parts):
         return None

@@ -18,7 +18,7 @@ DEFAULT_WAIT = wait_exponential(multiplier=1, max=299) + wait_random(0, 1)
 
 
 class RetryLater(Exception):
-    """An exception with which a handler asks for a retry after a time. The retry policy of its kind does not matter.
+    """An exception with which a handler asks for a retry after a time, whatever the retry policy of its kind says.
 
     Args:
         message: The reason, which is shown in the run's story.
@@ -38,7 +38,7 @@ class RetryLater(Exception):
 
 
 class OutcomeUnknown(CoordinatorError):
-    """Raised if an effect of `run.once` was begun and its end was not saved, so that its outcome is unknown.
+    """The error of `run.once` for an effect that was begun and whose end was not saved, so that its outcome is unknown.
 
     The function of the effect is not called again. No retry policy retries this error. Find out whether the effect took place, then
     revive the run with `forget_effects` to call the function again; or pass `check=` to `run.once`.
@@ -64,7 +64,7 @@ class Retry:
         wait: Seconds until the next attempt, a timedelta, or a wait strategy of tenacity. The default grows exponentially from
             1 s to 5 min.
         on: The types of errors that are retried.
-        from_start: Whether a retry starts without the checkpoint. Then progress does not reset the number of retries.
+        from_start: True if a retry starts without the checkpoint. Then progress does not reset the number of retries.
     """
 
     limit: int | StopBaseT = 0
@@ -136,9 +136,9 @@ def _are_error_types(value: object) -> bool:
 
 
 def asked_delay(error: BaseException) -> float | None:
-    """Return the delay that a RetryLater asks for; None for any other error.
+    """Return the delay in seconds that a RetryLater asks for; None for any other error.
 
-    For an exception group of RetryLater errors, which a TaskGroup raises, return the longest delay.
+    For an exception group that has only RetryLater errors, return the longest delay.
     """
     if isinstance(error, RetryLater):
         return error.after
@@ -149,7 +149,7 @@ def asked_delay(error: BaseException) -> float | None:
 
 
 def is_unknown(error: BaseException) -> bool:
-    """Return True if the error is an OutcomeUnknown, or an exception group with one."""
+    """Return True if the error is an OutcomeUnknown, or an exception group that contains one."""
     return _contains(error, OutcomeUnknown)
 
 

@@ -22,9 +22,9 @@ from coordinator.encoding.codec import decode, encode
 from coordinator.errors import BadOption, Unreadable
 from coordinator.model.run_id import id_from
 
-# A fire time that is older counts as missed; coordinators are replaced and servers restart within this time.
+# A fire time that passed more than this time ago counts as missed. It is long enough to replace a coordinator or restart a server.
 LATE_MS = 60_000
-MOST_MISSED = 100  # how many missed fire times are caught up at most; the newest ones count
+MOST_MISSED = 100  # the most missed fire times for which runs are still created: the newest ones
 FIRE_TIMES_PER_STEP = 100  # fire times of one schedule that one call handles
 SHORTEST, LONGEST = 1.0, 366 * 86_400.0
 _EVERY = re.compile(r"every\s+(\d+(?:\.\d+)?)\s*(s|m|min|h|d)", re.I)
@@ -95,14 +95,18 @@ class Rules:
         return self.cron or f"every {self.every:g} s"
 
     def after(self, moment: int) -> int:
-        """Return the first fire time after a moment."""
+        """Return the first fire time after a moment.
+
+        Raises:
+            BadOption: The cron expression is not valid or never fires.
+        """
         return next(self.times(moment))
 
     def times(self, moment: int) -> Iterator[int]:
         """Yield the fire times after a moment, without end.
 
         Raises:
-            BadOption: If the cron expression never fires.
+            BadOption: The cron expression is not valid or never fires.
         """
         if self.every:
             step = round(self.every * 1000)
@@ -256,7 +260,7 @@ class ScheduleState:
     Attributes:
         expected: The fire time that the schedule waits for; None if none was computed yet.
         offset: The offset of the time zone at `expected`, as known to the coordinator that computed `expected`.
-        after: The moment after which fire times count, if no fire time was computed yet.
+        after: The moment after which the first fire time is searched, if `expected` is None.
     """
 
     expected: int | None
@@ -284,7 +288,14 @@ class Firing:
 
 
 def firings(name: str, rules: Rules, state: ScheduleState, now: int) -> list[Firing]:
-    """Return the steps that a schedule has to make now, oldest first; empty if no fire time has come."""
+    """Return the steps that a schedule has to make now, oldest first; empty if no fire time has come.
+
+    Args:
+        name: The name of the schedule.
+        rules: The rules of the schedule.
+        state: The progress of the schedule.
+        now: The present moment.
+    """
     expected = state.expected
     # A fire time that another coordinator computed counts as it is.
     first = rules.after(state.after) if expected is None else expected
@@ -302,7 +313,15 @@ def firings(name: str, rules: Rules, state: ScheduleState, now: int) -> list[Fir
 
 
 def _missed(rules: Rules, first: int, since: int, until: int, punctual: bool) -> list[int]:
-    """Return the missed fire times for which runs are still created: the newest of `first` and the fire times after `since`."""
+    """Return the missed fire times for which runs are still created, oldest first.
+
+    Args:
+        rules: The rules, whose `catch_up` says how many are returned.
+        first: The fire time that the schedule waited for.
+        since: The moment after which the other fire times are searched.
+        until: The first fire time that was not missed.
+        punctual: True if a run is created for a fire time that was not missed.
+    """
     if rules.catch_up is CatchUp.NONE or first >= until or (punctual and rules.catch_up is CatchUp.LATEST):
         return []
     most = MOST_MISSED if rules.catch_up is CatchUp.ALL else 1

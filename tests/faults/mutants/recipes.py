@@ -2538,7 +2538,7 @@ MUTANTS = [
     Mutant(
         "a middleware that raises after an attempt ends the attempt",
         "coordinator/middleware.py",
-        "            except BaseException as raised:  # as above\n",
+        "            except BaseException as raised:  # no error of a middleware may end an attempt\n",
         "            except ValueError as raised:\n",
         "tests/integration/middleware/test_middleware.py::test_broken_middleware_is_logged_and_changes_no_outcome",
     ),
