@@ -17,7 +17,7 @@ def graph_save(store: Store) -> Generator[Any, Any, Any]:
 
 
 def graph_copy(store: Store) -> Generator[Any, Any, Any]:
-    return (yield GRAPH_COPY.call(store.keys.at, [(b"f", b"v")], claim="", thread="t", ttl="0"))
+    return (yield GRAPH_COPY.call(store.keys.at, [(b"f", b"v")], claim="", thread="t", ttl="0", copy="c"))
 
 
 def graph_delete(store: Store) -> Generator[Any, Any, Any]:

@@ -2596,7 +2596,7 @@ MUTANTS = [
     Mutant(
         "a checkpoint refers to a value that is not stored",
         LUA + "graphs/graph_save.lua",
-        "  if not sent[field] and redis.call('HEXISTS', key, field) == 0 then return { 'gap', string.sub(field, 1, 1) } end\n",
+        "  if not sent[field] and redis.call('HSTRLEN', key, field) == 0 then return { 'gap', string.sub(field, 1, 1) } end\n",
         "",
         "tests/lua/graphs/test_graph.py",
     ),
@@ -2644,17 +2644,80 @@ MUTANTS = [
     ),
     Mutant(
         "an item of a graph replaces another form of the same content",
-        LUA + "graphs/graph_save.lua",
-        "  if regular or letter == 'i' then",
-        "  if regular then",
+        LUA + "shared/graph.lua",
+        "  local stays = letter == 'i' or letter == 'w'",
+        "  local stays = letter == 'w'",
         "tests/lua/graphs/test_graph.py::test_stored_item_is_not_replaced_by_another_form_of_the_same_content",
     ),
     Mutant(
         "a copied item of a graph replaces another form of the same content",
         LUA + "graphs/graph_copy.lua",
-        "    redis.call('HSETNX', key, field, value) --",
-        "    redis.call('HSET', key, field, value) --",
+        "    store_field(key, field, value)\n",
+        "    redis.call('HSET', key, field, value)\n",
         "tests/lua/graphs/test_graph.py::test_copy_does_not_replace_a_stored_item",
+    ),
+    Mutant(
+        "the names of a copied graph arrive after another process has deleted its values",
+        LUA + "graphs/graph_copy.lua",
+        "redis.call('HEXISTS', key, 'x' .. copy) == 0",
+        "false",
+        "tests/lua/graphs/test_graph.py::test_names_of_a_copy_are_refused_after_a_deletion",
+    ),
+    Mutant(
+        "a checkpoint that is deleted from the source of a copy is copied without its values",
+        "workers/integrations/langgraph/upkeep_plans.py",
+        "    names = sorted(set(before) & set(after))\n",
+        "    names = sorted(set(before))\n",
+        "tests/integration/langgraph/test_changed_threads.py::"
+        "test_thread_that_changes_during_a_copy_is_copied_whole_or_not_at_all",
+    ),
+    Mutant(
+        "a copy of a graph gives its lists the names of the source's lists",
+        "workers/integrations/langgraph/upkeep_plans.py",
+        "    return blake2b(log + copy, digest_size=LOG).digest()\n",
+        "    return log\n",
+        "tests/integration/langgraph/test_changed_threads.py::"
+        "test_copy_into_a_thread_leaves_the_own_checkpoints_of_that_thread_as_they_were",
+    ),
+    Mutant(
+        "two processes give the same name to different parts of a graph's list",
+        LUA + "graphs/graph_delete.lua",
+        "    redis.call('HSET', key, field, '')\n",
+        "    dead_fields[#dead_fields + 1] = field\n",
+        "tests/integration/langgraph/test_changed_threads.py::"
+        "test_process_whose_checkpoint_was_deleted_does_not_continue_the_list_of_another",
+    ),
+    Mutant(
+        "a graph whose thread has expired during a step loses its unchanged channels",
+        "workers/integrations/langgraph/save_plans.py",
+        '        shorten, whole = shorten and gap != "n", whole or gap in ("r", "b") or attempt == _TRIES - 2\n',
+        '        shorten = shorten and gap != "n"\n',
+        "tests/integration/langgraph/test_changed_threads.py::"
+        "test_thread_that_is_deleted_during_a_step_is_saved_with_all_its_channels",
+    ),
+    Mutant(
+        "a save of a graph does not ask for the values of unchanged channels",
+        "workers/integrations/langgraph/save_plans.py",
+        "            if channel in refs:\n",
+        "            if False:\n",
+        "tests/integration/langgraph/test_changed_threads.py::"
+        "test_new_process_saves_all_channels_of_a_checkpoint_that_the_server_lacks",
+    ),
+    Mutant(
+        "a graph's thread keeps the ttl of an earlier process",
+        LUA + "shared/graph.lua",
+        "  if ttl == '0' then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, ttl) end\n",
+        "  if ttl ~= '0' then redis.call('PEXPIRE', key, ttl) end\n",
+        "tests/integration/langgraph/test_changed_threads.py::"
+        "test_thread_whose_saver_has_no_ttl_any_more_does_not_expire",
+    ),
+    Mutant(
+        "writes of a graph go to another checkpoint whose id has the same middle",
+        "workers/integrations/langgraph/save_plans.py",
+        '    return "=" + id[9:18] if _TIMED_ID.fullmatch(id) else id\n',
+        '    return "=" + id[9:18] if len(id) == 36 else id\n',
+        "tests/integration/langgraph/test_changed_threads.py::"
+        "test_ids_of_checkpoints_that_are_no_times_are_not_mixed_up",
     ),
     Mutant(
         "an item of a graph that the process has forgotten is compressed against itself",
@@ -2665,9 +2728,9 @@ MUTANTS = [
     ),
     Mutant(
         "a repeated regular write of a task replaces the first one",
-        LUA + "graphs/graph_save.lua",
-        "  if regular or letter == 'i' then",
-        "  if letter == 'i' then",
+        LUA + "shared/graph.lua",
+        "  local stays = letter == 'i' or letter == 'w' and not string.find(field, '%z%-%d+$')\n",
+        "  local stays = letter == 'i'\n",
         "tests/lua/graphs/test_graph.py",
     ),
     Mutant(

@@ -122,7 +122,7 @@ def test_stored_item_is_not_replaced_by_another_form_of_the_same_content(store: 
 def test_copy_does_not_replace_a_stored_item(store: Store) -> None:
     save(store, [(ITEM, b"0x"), (OTHER, b"2" + ITEM[1:] + b"0y")])
     items = [(OTHER, b"0y"), (ITEM, b"2" + OTHER[1:] + b"0x")]
-    call = GRAPH_COPY.call(store.keys.at, items, claim="", thread="t", ttl=0)
+    call = GRAPH_COPY.call(store.keys.at, items, claim="", thread="t", ttl=0, copy="c")
     assert store.wire.ask([call])[0] == [b"ok"]
     assert content(store)[ITEM] == b"0x"
 
@@ -162,7 +162,7 @@ def test_only_the_owner_of_a_run_saves_and_deletes_its_graph(store: Store) -> No
     assert save(store, id="2", claim=stale) == [b"fenced"]
     assert get(store, owner=run.id)[1] == b"1"
     assert delete(store, "thread", claim=stale) == [b"fenced"]
-    call = GRAPH_COPY.call(store.keys.at, [(b"x", b"y")], claim=stale, thread="t", ttl=0)
+    call = GRAPH_COPY.call(store.keys.at, [(b"x", b"y")], claim=stale, thread="t", ttl=0, copy="c")
     assert store.wire.ask([call])[0] == [b"fenced"]
     assert b"x" not in content(store, run.id)
     assert delete(store, "thread", claim=claim) == [b"ok"]
@@ -259,11 +259,51 @@ def test_copied_thread_has_the_same_content(store: Store) -> None:
         *content(store).items(),
         *((b"", name) for name in store.client.zrange(store.keys.graph_index("", "t"), 0, -1)),
     ]
-    call = GRAPH_COPY.call(store.keys.at, items, claim="", thread="copy", ttl=1000)
-    assert store.wire.ask([call])[0] == [b"ok"]
+
+    def copy(*fields: tuple[bytes, bytes]) -> Any:
+        call = GRAPH_COPY.call(store.keys.at, fields, claim="", thread="copy", ttl=1000, copy="c")
+        return store.wire.ask([call])[0]
+
+    assert copy((b"xc", b"1")) == [b"ok"]
+    assert copy(*items, (b"xc", b"")) == [b"ok"]
     assert content(store, thread="copy") == content(store)
     assert store.client.smembers(store.keys.graph_run("r")) == {b"t", b"copy"}
     assert store.client.zrange(store.keys.graph_threads(""), 0, -1) == [b"copy", b"t"]
+
+
+def test_names_of_a_copy_are_refused_after_a_deletion(store: Store) -> None:
+    def copy(*fields: tuple[bytes, bytes]) -> Any:
+        call = GRAPH_COPY.call(store.keys.at, fields, claim="", thread="t", ttl=0, copy="c")
+        return store.wire.ask([call])[0]
+
+    for mode in ("thread", "checkpoints"):
+        assert copy((b"xc", b"1"), (b"c\0001", b"0:p0body"), (b"r\0001", b"")) == [b"ok"]
+        assert delete(store, mode) == [b"ok"]
+        assert copy((b"", b"c\0001")) == [b"gap"]
+        assert not store.client.exists(store.keys.graph_index("", "t"))
+
+
+def test_name_of_a_deleted_chunk_stays_while_the_chunk_before_it_is_used(store: Store) -> None:
+    chunk, longer = CHUNK[:-1] + b"1", LIST[:-1] + b"2"
+    save(store, [(b"bch", LIST), (CHUNK, b"s\x00\x01a")])
+    save(store, [(b"bch", longer), (chunk, b"s\x00\x01b")], id="2", refs=netstrings([b"ch\0s2"]))
+    for _ in range(2):
+        assert delete(store, "checkpoints", "\0002") == [b"ok"]
+        assert content(store)[chunk] == b""
+    other = [(b"bch", longer), (chunk, b"s\x00\x01c")]
+    assert save(store, other, id="3", refs=netstrings([b"ch\0s3"])) == [b"gap", b"l"]
+    following = [(b"bch", LIST[:-1] + b"3"), (CHUNK[:-1] + b"2", b"s\x00\x01c")]
+    assert save(store, following, id="3", refs=netstrings([b"ch\0s3"])) == [b"gap", b"l"]
+    assert delete(store, "checkpoints", "\0001") == [b"ok"]
+    assert content(store) == {}
+
+
+def test_checkpoint_whose_unchanged_channel_is_missing_is_refused(store: Store) -> None:
+    assert save(store, [(b"bch", b"")]) == [b"gap", b"b"]
+    assert content(store) == {}
+    save(store, [(b"bch", b"es\x00\x01v")])
+    assert save(store, [(b"bch", b"")], id="2") == [b"ok"]
+    assert get(store, "2")[4] == [b"b\0ch\0s1", b"es\x00\x01v"]
 
 
 def graph_keys(store: Store, id: str) -> tuple[str, str, str]:

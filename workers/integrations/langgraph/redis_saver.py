@@ -31,7 +31,8 @@ class RedisSaver(PlainSaver):
         url: The server's URL, as for `Client`. Default: the server of the worker, if a handler makes the saver, then `RUNS_URL`,
             then `REDIS_URL` of the environment, then a server on this host.
         namespace: The namespace. Default: the namespace of the worker, then `RUNS_NAMESPACE` of the environment, then `runs`.
-        ttl: Seconds after its last write after which the server deletes a thread. None keeps threads until they are deleted.
+        ttl: Seconds after its last write after which the server deletes a thread. None keeps threads until they are deleted, also
+            those that were written with a ttl before.
         timeout: Seconds for which a call is repeated while the server cannot be reached.
         serde: The serializer. Default: the serializer of LangGraph.
 

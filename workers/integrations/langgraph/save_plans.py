@@ -31,6 +31,7 @@ Version = str | int | float
 
 _TRIES = 6
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_TIMED_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-6[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")  # UUID version 6
 _MOST_CHUNKS = 1000  # a list with more chunks gets one new chunk with all entries, so that reading the list stays fast
 _PULL = "~__pregel_pull, "  # the path of most tasks begins so; it is stored as one character
 _OUTSIDE_OF_BODY = ("id", "channel_values", "channel_versions")
@@ -183,7 +184,7 @@ def save_checkpoint(place: Place, threads: KnownThreads, values: Values, saved: 
     name_parts(place.thread, ns, id, saved.parent, *versions, *saved.new_versions)
     body = _body(values, checkpoint, saved.metadata)
     run = str(saved.metadata.get("run_id") or "")
-    gap = ""
+    shorten, whole = True, False
     for attempt in range(_TRIES):
         known = threads.of(place.thread)
         draft = _Draft(known)
@@ -191,7 +192,7 @@ def save_checkpoint(place: Place, threads: KnownThreads, values: Values, saved: 
         mode, refs = "w", versions
         if before and before[0] == saved.parent and before[1].keys() <= versions.keys():
             mode, refs = "p", {one: v for one, v in versions.items() if before[1].get(one) != v}
-        _add_channels(draft, values, saved, refs)
+        _add_channels(draft, values, saved, refs, whole=whole)
         dictionary, packed = _pack_body(
             draft,
             known.dictionaries.get(ns),
@@ -200,7 +201,7 @@ def save_checkpoint(place: Place, threads: KnownThreads, values: Values, saved: 
             plain=values.encrypted,
         )
         items, new = draft.pack_items(encrypted=values.encrypted)
-        parent = short_id(saved.parent) if mode == "p" and gap != "n" else saved.parent
+        parent = short_id(saved.parent) if mode == "p" and shorten else saved.parent
         gap = yield from _send(place, known, items, new, mode, ns, id, parent, run, packed, _pack_refs(refs))
         if not gap:
             known.lists.update(draft.lists)
@@ -208,6 +209,8 @@ def save_checkpoint(place: Place, threads: KnownThreads, values: Values, saved: 
             if dictionary:
                 known.dictionaries[ns] = dictionary
             return
+        # The server lacks the parent or the value of a channel, for example because the thread has expired during a step.
+        shorten, whole = shorten and gap != "n", whole or gap in ("r", "b") or attempt == _TRIES - 2
         _forget(threads, place.thread, attempt, gap)
     raise BadCall(f"thread {place.thread} was changed by others {_TRIES} times while a checkpoint was saved")
 
@@ -219,7 +222,7 @@ def save_writes(place: Place, threads: KnownThreads, values: Values, saved: Writ
         TakenOver: The run of the graph belongs to another worker now.
     """
     name_parts(place.thread, saved.ns, saved.checkpoint_id, saved.task_id, *(channel for channel, _ in saved.writes))
-    gap = ""
+    shorten = True
     for attempt in range(_TRIES):
         known = threads.of(place.thread)
         draft = _Draft(known)
@@ -227,12 +230,13 @@ def save_writes(place: Place, threads: KnownThreads, values: Values, saved: Writ
             field = b"w%d" % WRITES_IDX_MAP.get(channel, number)
             draft.fields[field] = netstrings([channel.encode()]) + values.value(value, draft.items)
         items, new = draft.pack_items(encrypted=values.encrypted)
-        newest = gap != "n" and known.refs.get(saved.ns, ("",))[0] == saved.checkpoint_id
+        newest = shorten and known.refs.get(saved.ns, ("",))[0] == saved.checkpoint_id
         id = short_id(saved.checkpoint_id) if newest else saved.checkpoint_id
         path = pack_path(saved.task_path)
         gap = yield from _send(place, known, items, new, "t", saved.ns, id, "", saved.task_id, b"", path)
         if not gap:
             return
+        shorten = shorten and gap != "n"
         _forget(threads, place.thread, attempt, gap)
     raise BadCall(f"thread {place.thread} was changed by others {_TRIES} times while writes were saved")
 
@@ -263,9 +267,10 @@ def _pack_refs(refs: Mapping[str, bytes]) -> bytes:
 def short_id(id: str) -> str:
     """Return a short form of a checkpoint's id. The server understands the short form if the checkpoint is the newest one.
 
-    The ids of LangGraph are UUIDs. The characters of the short form tell the time in steps of 100 ns.
+    The ids of LangGraph are UUIDs of version 6. The characters of the short form tell the time in steps of 100 ns. Any other id
+    stays as it is, because its characters may be the same in another id.
     """
-    return "=" + id[9:18] if len(id) == 36 else id
+    return "=" + id[9:18] if _TIMED_ID.fullmatch(id) else id
 
 
 def _packed_id(id: str | bytes) -> bytes:
@@ -318,17 +323,34 @@ def _forget(threads: KnownThreads, thread: str, attempt: int, gap: str) -> None:
             known.dictionaries = {}
         case "r" if attempt < _TRIES - 2:
             known.refs = {}
-        case "n":
+        case "n" | "b" if attempt < _TRIES - 2:
             pass
         case _:
             threads.forget(thread)
 
 
-def _add_channels(draft: _Draft, values: Values, saved: CheckpointToSave, refs: Mapping[str, bytes]) -> None:
-    """Add the values of the channels that have a new version."""
-    for channel, version in saved.new_versions.items():
+def _add_channels(
+    draft: _Draft, values: Values, saved: CheckpointToSave, refs: Mapping[str, bytes], *, whole: bool
+) -> None:
+    """Add the values of the channels that have a new version.
+
+    If the save names the versions of other channels too, the server checks that it has their values.
+
+    Args:
+        draft: The save.
+        values: Encodes the values.
+        saved: The checkpoint.
+        refs: The versions that the save names.
+        whole: True to add the values of all channels.
+    """
+    versions = {**saved.checkpoint["channel_versions"], **saved.new_versions}
+    for channel, version in versions.items():
         if channel not in saved.checkpoint["channel_values"]:
             continue  # The channel is empty, or a delta channel.
+        if not whole and channel not in saved.new_versions:
+            if channel in refs:
+                draft.fields[b"b" + channel.encode()] = b""
+            continue
         value = saved.checkpoint["channel_values"][channel]
         snapshot = isinstance(value, _DeltaSnapshot)
         inner = value.value if snapshot else value

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from hashlib import blake2b
 
+from coordinator.errors import BadCall
 from coordinator.store.keys import Keys
 from coordinator.store.replies import require_all, text, word
 from coordinator.store.script import read
@@ -11,10 +14,11 @@ from coordinator.store.scripts import GRAPH_COPY, GRAPH_DELETE
 from workers.integrations.langgraph.packing import base_field, bases_first
 from workers.integrations.langgraph.read_plans import Query, list_names, read_metadata
 from workers.integrations.langgraph.save_plans import Place, Steps, TakenOver
-from workers.integrations.langgraph.values import Values
+from workers.integrations.langgraph.values import LOG, Values
 
 COPIED = 500  # fields in one call of a copy
 COPIED_BYTES = 1024 * 1024
+_TRIES = 6
 
 
 def delete_thread(place: Place) -> Steps[None]:
@@ -106,44 +110,91 @@ def delete_run(place: Place, run: str) -> Steps[None]:
 def copy_thread(source: Place, target: Place) -> Steps[None]:
     """Copy the content of a thread to another thread. Readers find a checkpoint of the copy only when all its values are stored.
 
+    A checkpoint that another process deletes from the source during the copy is not copied. If another process deletes content of
+    the target, the copy starts again.
+
     Raises:
         TakenOver: The run of the graph belongs to another worker now.
+        BadCall: Other processes deleted content of the target during each try.
     """
-    members = yield read(source.keys.at, "ZRANGE", source.index, 0, -1)
-    if not members:
-        return
+    for _ in range(_TRIES):
+        if (yield from _try_copy(source, target, os.urandom(LOG))):
+            return
+    raise BadCall(f"thread {target.thread} was changed by others {_TRIES} times while another thread was copied to it")
+
+
+def _try_copy(source: Place, target: Place, copy: bytes) -> Steps[bool]:
+    """Copy the content of a thread. Return False if content of the target was deleted during the copy.
+
+    Args:
+        source: The thread that is copied.
+        target: The thread to which content is added.
+        copy: A random name.
+    """
+    before = yield read(source.keys.at, "ZRANGE", source.index, 0, -1)
+    if not before:
+        return True
+    mark = b"x" + copy
+    yield from _add_all(target, copy, [(mark, b"1")])
     cursor = "0"
     compressed: dict[bytes, bytes] = {}
     while True:
         reply = yield read(source.keys.at, "HSCAN", source.hash, cursor, "COUNT", COPIED)
         cursor = text(reply[0])
-        found = dict(zip(reply[1][::2], reply[1][1::2], strict=True))
+        found = dict(_rename_list(*pair, copy) for pair in zip(reply[1][::2], reply[1][1::2], strict=True))
         later = {field: value for field, value in found.items() if field[:1] == b"i" and base_field(value)}
         compressed |= later
-        yield from _add_all(target, [(field, value) for field, value in found.items() if field not in later])
+        now = [(field, value) for field, value in found.items() if field not in later and field[:1] != b"x" and value]
+        yield from _add_all(target, copy, now)
         if cursor == "0":
             break
     # An item is stored after the item that it is compressed against. So another process that saves at the same time never finds
     # an item whose base it could store as compressed against that item.
-    yield from _add_all(target, bases_first(compressed))
-    yield from _add_all(target, [(b"", member) for member in members])
+    yield from _add_all(target, copy, bases_first(compressed))
+    # What a checkpoint refers to was on the server all the time if the checkpoint is still there.
+    after = yield read(source.keys.at, "ZRANGE", source.index, 0, -1)
+    names = sorted(set(before) & set(after))
+    if not (yield from _add_all(target, copy, [*((b"", name) for name in names), (mark, b"")])):
+        return False
+    if len(names) < len(before):
+        yield from _delete(target, "checkpoints", [])  # the values of the checkpoints that are not copied
+    return True
 
 
-def _add_all(target: Place, fields: Sequence[tuple[bytes, bytes]]) -> Steps[None]:
-    """Add fields to a thread, in calls of a bounded size."""
+def _rename_list(field: bytes, value: bytes, copy: bytes) -> tuple[bytes, bytes]:
+    """Return a field and its value for a copy. The lists of the copy get other names.
+
+    The source and the copy can both be continued, and the copy can be copied back. Then chunks of the same name would differ.
+    """
+    if field[:1] == b"l":
+        return b"l" + _other_log(field[1 : 1 + LOG], copy) + field[1 + LOG :], value
+    if field[:1] == b"b" and value[:1] in (b"l", b"d"):
+        return field, value[:1] + _other_log(value[1 : 1 + LOG], copy) + value[1 + LOG :]
+    return field, value
+
+
+def _other_log(log: bytes, copy: bytes) -> bytes:
+    return blake2b(log + copy, digest_size=LOG).digest()
+
+
+def _add_all(target: Place, copy: bytes, fields: Sequence[tuple[bytes, bytes]]) -> Steps[bool]:
+    """Add fields to a thread, in calls of a bounded size. Return False if content of the thread was deleted during the copy."""
     batch: list[tuple[bytes, bytes]] = []
     size = 0
     for field, value in fields:
         batch.append((field, value))
         size += len(value)
         if size > COPIED_BYTES or len(batch) == COPIED:
-            yield from _add(target, batch)
+            if not (yield from _add(target, copy, batch)):
+                return False
             batch, size = [], 0
-    if batch:
-        yield from _add(target, batch)
+    return not batch or (yield from _add(target, copy, batch))
 
 
-def _add(target: Place, batch: Sequence[tuple[bytes, bytes]]) -> Steps[None]:
-    reply = yield GRAPH_COPY.call(target.keys.at, batch, claim=target.claim, thread=target.thread, ttl=target.ttl_ms)
+def _add(target: Place, copy: bytes, batch: Sequence[tuple[bytes, bytes]]) -> Steps[bool]:
+    reply = yield GRAPH_COPY.call(
+        target.keys.at, batch, claim=target.claim, thread=target.thread, ttl=target.ttl_ms, copy=copy
+    )
     if word(reply) == "fenced":
         raise TakenOver
+    return word(reply) == "ok"

@@ -1,5 +1,6 @@
 -- graph_delete: delete a thread of a graph, or some of its checkpoints with their writes and all values that no other checkpoint uses.
--- Protects: only the owner of a run deletes checkpoints of the run's graph; a value that is still used stays.
+-- Protects: only the owner of a run deletes checkpoints of the run's graph; a value that is still used stays; two processes never
+-- give the same name to different chunks of a list.
 -- Role: producer, worker
 -- Keys: graph, graph_index, graph_run, graph_threads, run
 -- ARGV: claim, thread, mode
@@ -77,7 +78,14 @@ while digests[place] do
   place = place + 1
 end
 for _, field in ipairs(redis.call('HKEYS', key)) do
-  if not used[field] then dead_fields[#dead_fields + 1] = field end
+  -- A process that knows a deleted chunk must not continue the list after it, because another process may have read the list without
+  -- the chunk, and would give the chunk's name to another one. So the name stays, without content.
+  local number = string.sub(field, 1, 1) == 'l' and tonumber(string.sub(field, 10))
+  if not used[field] and number and used[string.sub(field, 1, 9) .. int(number - 1)] then
+    redis.call('HSET', key, field, '')
+  elseif not used[field] then
+    dead_fields[#dead_fields + 1] = field
+  end
 end
 for from = 1, #dead_names, BATCH do
   redis.call('ZREM', index, unpack(dead_names, from, math.min(from + BATCH - 1, #dead_names)))

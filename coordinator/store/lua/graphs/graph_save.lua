@@ -1,7 +1,7 @@
 -- graph_save: store a checkpoint of a graph, or writes of one of its tasks, with the values that the server does not have yet.
 -- Protects: only the owner of a run stores checkpoints of the run's graph; a checkpoint never refers to a value that is not stored;
--- a list that another process has extended is not overwritten; a repeated regular write changes nothing; no item is compressed
--- against itself, directly or through other items.
+-- a list that another process has extended is not overwritten; a list is not extended after a part of it was deleted; a repeated
+-- regular write changes nothing; no item is compressed against itself, directly or through other items.
 -- Role: producer, worker
 -- Keys: graph, graph_index, graph_run, graph_threads, namespace, run
 -- ARGV: call
@@ -20,6 +20,7 @@
 --     is left out if it is that of the channel before. In mode t, the path of the task.
 --     field: name of a field (see shared/graph.lua); b<channel> for a channel in refs, otherwise b<channel> <version>; w<index> for
 --     a write, whose value starts with the netstring of its channel
+--     value: content of the field. An empty value of a channel means that the server must have the value already.
 --   id, parent and by may be NUL and the 16 bytes of a UUID, which take fewer bytes than its text.
 --   In mode p the parent, and in mode t the id, may be '=' and 9 characters of the id: the newest checkpoint, if it has them.
 -- Uses: time, run, checkpoint, graph
@@ -55,7 +56,7 @@ for i = 11, #parts, 2 do
   local letter, rest = string.sub(field, 1, 1), string.sub(field, 2)
   if letter == 'b' then
     field = 'b' .. ns .. '\0' .. (versions[rest] or rest)
-    needs[#needs + 1] = add_references(value, digests)
+    needs[#needs + 1] = value == '' and field or add_references(value, digests)
   elseif letter == 'w' then
     field = 'w' .. name .. '\0' .. by .. '\0' .. rest
     value = insert_path(value, refs)
@@ -72,7 +73,9 @@ for i = 11, #parts, 2 do
     local base = base_of(value)
     if base and not sent[base] then bases[#bases + 1] = base end
   end
-  fields[#fields + 1], contents[#contents + 1], sent[field] = field, value, true
+  if value ~= '' then
+    fields[#fields + 1], contents[#contents + 1], sent[field] = field, value, true
+  end
 end
 if mode ~= 't' then
   local _, dictionary = parse_body('0:' .. body)
@@ -80,7 +83,8 @@ if mode ~= 't' then
 end
 for _, digest in ipairs(digests) do needs[#needs + 1] = 'i' .. digest end
 for _, field in ipairs(needs) do
-  if not sent[field] and redis.call('HEXISTS', key, field) == 0 then return { 'gap', string.sub(field, 1, 1) } end
+  -- A chunk that was deleted is empty (see graph_delete). No other field is.
+  if not sent[field] and redis.call('HSTRLEN', key, field) == 0 then return { 'gap', string.sub(field, 1, 1) } end
 end
 for _, field in ipairs(bases) do
   if redis.call('HEXISTS', key, field) == 0 then return { 'gap', 'i' } end
@@ -88,13 +92,8 @@ end
 redis.call('ZCARD', index) -- If the key has another type, the script fails here, before its first write.
 
 for i, field in ipairs(fields) do
-  local value = contents[i]
-  local letter = string.sub(field, 1, 1)
-  if letter == 'w' then redis.call('ZADD', index, 0, field) end
-  -- The first regular write of a task stays. A special write, which has a negative index, replaces the one before. An item that
-  -- is stored stays as it is: another process may have stored the same content, compressed against another item.
-  local regular = letter == 'w' and not string.find(field, '%z%-%d+$')
-  if regular or letter == 'i' then redis.call('HSETNX', key, field, value) else redis.call('HSET', key, field, value) end
+  if string.sub(field, 1, 1) == 'w' then redis.call('ZADD', index, 0, field) end
+  store_field(key, field, contents[i])
 end
 if mode ~= 't' then
   redis.call('HSET', key, 'c' .. name, netstring(parent) .. body, 'r' .. name, merge_refs(before or '', changes))
@@ -103,15 +102,15 @@ if mode ~= 't' then
     redis.call('ZADD', index, 0, 'u' .. by .. '\0' .. name)
     if owner == '' then -- The few threads of a run are found without it.
       redis.call('SADD', graph_run_key(by), thread)
-      if ttl ~= '0' then redis.call('PEXPIRE', graph_run_key(by), ttl) end
+      expire(graph_run_key(by), ttl)
     end
   end
 end
 if letters then redis.call('HSET', run_key(owner), 'beside', letters) end
 redis.call('ZREMRANGEBYSCORE', graph_threads_key(owner), '-inf', int(clock))
 redis.call('ZADD', graph_threads_key(owner), int(ttl == '0' and FAR_FUTURE or clock + tonumber(ttl)), thread)
-if ttl ~= '0' then
-  redis.call('PEXPIRE', key, ttl)
-  redis.call('PEXPIRE', index, ttl)
+if owner == '' then
+  expire(key, ttl)
+  expire(index, ttl)
 end
 return { 'ok' }

@@ -4,11 +4,13 @@
 --   r<namespace> <checkpoint>                  its references: a netstring "<channel> <version>" for each channel
 --   b<namespace> <channel> <version>           the value of a channel at a version
 --   w<namespace> <checkpoint> <task> <index>   a write of a task. Also in the sorted set.
---   l<log><number>                             a chunk of a list: a row of entries
+--   l<log><number>                             a chunk of a list: a row of entries. Empty: it was deleted, and the chunk before it
+--                                              is still used. A list with this chunk must not be continued.
 --   i<digest>                                  an item: a value that occurs in lists, channels or writes, stored once. It starts
 --                                              with '0' (plain), '1' (compressed), or '2' and the digest of another item,
 --                                              against which it is compressed
 --   k<dictionary>                              the text against which bodies of checkpoints are compressed
+--   x<copy>                                    a copy into this thread is under way, and nothing was deleted since it began
 -- The sorted set also has u<run> <namespace> <checkpoint> for a checkpoint that a run of LangGraph made.
 -- An entry is 'r' and the digest of an item (12 bytes), or 's', the length (2 bytes) and a short value itself.
 
@@ -134,4 +136,18 @@ local function newest_id(index, ns)
   local start = 'c' .. ns .. '\0'
   local newest = redis.call('ZREVRANGEBYLEX', index, '(' .. start .. '\255', '[' .. start, 'LIMIT', 0, 1)[1]
   return newest and string.sub(newest, #start + 1)
+end
+
+-- Let a key of a thread that belongs to no run expire after `ttl` ms, or not at all if this is 0. An earlier process may have set
+-- another time.
+local function expire(key, ttl)
+  if ttl == '0' then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, ttl) end
+end
+
+-- Store a field of a thread. The first regular write of a task stays. A special write, which has a negative index, replaces the one
+-- before. An item that is stored stays as it is: another process may have stored the same content, compressed against another item.
+local function store_field(key, field, value)
+  local letter = string.sub(field, 1, 1)
+  local stays = letter == 'i' or letter == 'w' and not string.find(field, '%z%-%d+$')
+  redis.call(stays and 'HSETNX' or 'HSET', key, field, value)
 end
