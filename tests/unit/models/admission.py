@@ -110,7 +110,7 @@ class Model:
             return self._fill(state)
         if number in state.places:
             state = state._replace(places=state.places - {number})
-            return state if self.bug == "no next" else self._fill(state)
+            return self._fill(state)
         return state._replace(line=tuple(one for one in state.line if one != number))
 
     @staticmethod
