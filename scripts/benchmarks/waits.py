@@ -1,4 +1,4 @@
-"""Measure waits: how fast a signal reaches its handler, the memory of waiting runs, many timeouts at once, and a join of children.
+"""Measure waits: signals, sleeps, the memory of waiting runs, many timeouts at once, and a join of children.
 
 It uses one coordinator process and one worker process; all share the host's clock. For the memory and the timeouts, a worker
 suspends one run, and the benchmark copies its keys. The benchmark reports figures and never fails because of them.
@@ -28,6 +28,8 @@ from coordinator.store.transport.packets import Packet
 WAITING = "{many:0}:waiting"
 TEXT = "x" * 100
 BATCH = 1000
+SLEEP = 2.0  # seconds of the shortest sleep
+APART = 0.02  # seconds between the ends of two sleeps
 
 # Copy the keys of a waiting run for each of the ids that follow.
 COPY = """
@@ -73,6 +75,26 @@ def latencies(found: BenchServer, count: int) -> dict[str, float]:
             list(signalled(client, found, kind, 10))  # warm
             seconds = list(signalled(client, found, kind, count))
             figures |= {f"{kind}_min_ms": round(min(seconds) * 1000, 1)} | spread(kind, seconds)
+    return figures
+
+
+def sleeps(found: BenchServer, count: int) -> dict[str, float]:
+    """Measure how late handlers continue after `run.sleep`, in the process (napping) and suspended (sleeping)."""
+    figures: dict[str, float] = {}
+    for kind in ("napping", "sleeping"):
+        found.empty()
+        place = {"RUNS_URL": found.url, "RUNS_NAMESPACE": kind}
+        with (
+            process(tool("coordinator"), "start", **place),
+            process(tool("workers"), "start", "waits_app:runs", "--concurrency", str(count), **place),
+            Client(found.url, kind) as client,
+        ):
+            client.enqueue(kind, {"seconds": 0.1}).result(PATIENCE)  # warm
+            # The runs are due one after the other: all at once would measure the duration of a burst.
+            handles: list[Handle[float]] = [
+                client.enqueue(kind, {"seconds": SLEEP + number * APART}) for number in range(count)
+            ]
+            figures |= spread(f"{kind}_late", [handle.result(PATIENCE) for handle in handles])
     return figures
 
 
@@ -184,6 +206,7 @@ def main() -> None:
         figures: dict[str, Any] = where(found)
         if options.count:
             figures |= latencies(found, options.count)
+            figures |= sleeps(found, options.count)
         if options.many:
             figures["bytes_with_a_message"] = round(fill(found, "talkative", options.many))
             figures |= processor_time(found)

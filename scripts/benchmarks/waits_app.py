@@ -22,6 +22,22 @@ async def suspended(run: AsyncRun) -> float:
     return time.time()
 
 
+@runs.handler(linger=600)
+async def napping(run: AsyncRun, seconds: float) -> float:
+    """Sleep in the process, and return how late the handler continued."""
+    due = time.time() + seconds
+    await run.sleep(seconds)
+    return time.time() - due
+
+
+@runs.handler(linger=0)
+async def sleeping(run: AsyncRun, seconds: float) -> float:
+    """Sleep suspended, and return how late the handler continued. The state remembers the time across the suspension."""
+    due = run.state.setdefault("due", time.time() + seconds)
+    await run.sleep(seconds)
+    return time.time() - due
+
+
 @runs.handler(linger=0)
 async def patient(run: AsyncRun, text: str) -> None:
     """Wait with a small checkpoint: a number in the state, and the deadline of the wait."""

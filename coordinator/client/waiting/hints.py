@@ -84,9 +84,11 @@ class HintReader:
         try:
             if found := bell.wait(list(lists), seconds):
                 # This hint is delivered first, so that its caller does not wait for the others.
-                self._boxes.deliver([found[1].decode()])
-                plan = client_plans.take_hints(lists[found[0]], self.client, HINTS_PER_TRIP)
-                self._boxes.deliver(drive(self._wire, plan, timeout=1.0))
+                id = found[1].decode()
+                self._boxes.deliver([id])
+                if self._boxes.waits_for_others(id):
+                    plan = client_plans.take_hints(lists[found[0]], self.client, HINTS_PER_TRIP)
+                    self._boxes.deliver(drive(self._wire, plan, timeout=1.0))
         except CoordinatorError:
             self._closed.wait(AFTER_TROUBLE)
 
@@ -148,9 +150,11 @@ class AsyncHintReader:
             while not self._boxes.idle():
                 try:
                     if found := await bell.wait(list(lists), BLOCK):
-                        self._boxes.deliver([found[1].decode()])  # first, as in HintReader
-                        plan = client_plans.take_hints(lists[found[0]], self.client, HINTS_PER_TRIP)
-                        self._boxes.deliver(await drive_async(self._wire, plan, timeout=1.0))
+                        id = found[1].decode()
+                        self._boxes.deliver([id])  # first, as in HintReader
+                        if self._boxes.waits_for_others(id):
+                            plan = client_plans.take_hints(lists[found[0]], self.client, HINTS_PER_TRIP)
+                            self._boxes.deliver(await drive_async(self._wire, plan, timeout=1.0))
                 except CoordinatorError:
                     await self._clock.asleep(AFTER_TROUBLE)
         finally:

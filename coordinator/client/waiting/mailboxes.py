@@ -53,6 +53,11 @@ class Mailboxes(Generic[B]):
                 for box in self._boxes.get(id, ()):
                     box.put(id)
 
+    def waits_for_others(self, id: str) -> bool:
+        """Return True if a call waits for a run other than this one."""
+        with self.lock:
+            return len(self._boxes) > (id in self._boxes)
+
     def idle(self) -> bool:
         """Return True if no call has waited for a minute. The caller holds the lock."""
         return not self._boxes and self._clock.monotonic() - self._empty_since > IDLE

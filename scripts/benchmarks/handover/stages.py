@@ -101,6 +101,7 @@ class Ours(Stage):
     """A supervisor with two processes, as `workers start` creates them, with the given lease."""
 
     name = "run-coordinator"
+    app = "ours_app:runs"
     lease = 15.0
 
     def begin(self) -> None:
@@ -109,7 +110,7 @@ class Ours(Stage):
     def fleet_of(self, processes: int) -> subprocess.Popen[bytes]:
         before = self.ready()
         options = ["--processes", processes, "--lease", self.lease, "--fleet", f"f{len(self._started)}"]
-        fleet = self.start(COMMANDS / "workers", "start", "ours_app:runs", *map(str, options))
+        fleet = self.start(COMMANDS / "workers", "start", self.app, *map(str, options))
         self.wait(lambda: self.ready() >= before + processes, f"{processes} processes that are ready")
         return fleet
 

@@ -9,7 +9,8 @@ from typing import Any
 import probe
 from huey import RedisHuey
 
-huey = RedisHuey("bench", url=os.environ["BENCH_URL"], results=True, store_none=False)
+# With notify_result, a client that waits for a result blocks on a list instead of polling.
+huey = RedisHuey("bench", url=os.environ["BENCH_URL"], results=True, store_none=False, notify_result=True)
 
 
 @huey.task()
@@ -27,7 +28,7 @@ async def producer(url: str) -> Any:
         nothing(began, probe.TEXT)
 
     async def trip() -> None:
-        answer(probe.TEXT).get(blocking=True, timeout=30, backoff=1, max_delay=0.005)
+        answer(probe.TEXT).get(blocking=True, timeout=30)
 
     return SimpleNamespace(one=one, many=None, trip=trip)
 

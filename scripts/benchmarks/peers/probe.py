@@ -7,7 +7,7 @@ only, because it is imported in the environment of every queue.
     program one URL COUNT       enqueue one by one                  {"seconds": …, "cpu": …}
     program many URL COUNT      enqueue in batches                  the same
     program pick_up URL COUNT   one at a time on an idle system     {"ms": […]}
-    program trip URL COUNT      enqueue and await the result        {"ms": […]}
+    program trip URL COUNT      enqueue and await the result        {"ms": […], "cpu": …}
     program work URL            a worker, until SIGTERM
 """
 
@@ -73,13 +73,14 @@ async def _drive(producer: Callable[[str], Awaitable[Producer]], verb: str, url:
     if made.trip is None:
         return {"missing": True}
     await made.trip()
-    waits = []
+    waits, cpu = [], 0.0
     for _ in range(count):
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), time.process_time()
         await made.trip()
         waits.append((time.perf_counter() - began) * 1000)
+        cpu += time.process_time() - spent
         await asyncio.sleep(0.005)
-    return {"ms": waits}
+    return {"ms": waits, "cpu": cpu}
 
 
 async def _repeat(one: Callable[[int], Awaitable[Any]], count: int) -> None:

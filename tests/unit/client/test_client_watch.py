@@ -71,3 +71,15 @@ def test_hint_reaches_every_waiter_of_its_run():
     assert one.take(0.001) == {"a", "b"}
     assert two.take(0.001) == {"a"}
     assert three.take(0.001) == set()
+
+
+def test_hints_of_others_are_of_use_only_while_another_run_is_waited_for():
+    boxes: Mailboxes[Mailbox] = Mailboxes(Times())
+    first, second = Mailbox(lambda: None), Mailbox(lambda: None)
+    boxes.add(["a"], first)
+    assert not boxes.waits_for_others("a")
+    boxes.add(["a", "b"], second)
+    assert boxes.waits_for_others("a")
+    boxes.remove(["a"], first)
+    boxes.remove(["a", "b"], second)
+    assert not boxes.waits_for_others("a")

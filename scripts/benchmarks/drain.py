@@ -1,0 +1,87 @@
+"""Measure the drain of empty runs with one, two and more worker processes, and what limits it.
+
+    scripts/bench drain [--count N] [--processes 1,2] [--rounds N] [--server valkey|redis] [--json]
+
+For each number of processes: the rate, the share of a core that the server uses, and the share that each worker process uses. The
+server executes commands in one thread. If its share is near 100 %, it limits the drain; if the shares of all processes together are
+near 100 % for each core, the machine does. The rounds are in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from contenders import OURS, named
+from draining import drained
+from server import BenchServer, server, where
+
+
+def measure(host: BenchServer, marks: Path, count: int, processes: int) -> dict[str, float]:
+    """Drain that many waiting runs with that many fleets of one worker process."""
+    (ours,) = named(OURS)
+    host.empty()
+    ours.ask("many", host.url, marks, count)
+    found = drained(host, ours, marks, count, processes)
+    # The rate counts from the first mark to the last, the processor time from the first look to the last: shares are estimates.
+    return {
+        "runs_per_s": round(found["rate"]),
+        "server_core_percent": round(100 * found["redis_us"] * found["rate"] / 1e6),
+        "worker_core_percent": round(100 * found["client_us"] * found["rate"] / 1e6 / processes),
+        "server_us": round(found["redis_us"], 1),
+        "worker_us": round(found["client_us"], 1),
+        "commands": round(found["commands"], 1),
+    }
+
+
+def what_limits(row: dict[str, float], processes: int, cores: int, load: float) -> str:
+    """Return what limits a drain, from the shares of the cores and from the load before the benchmark."""
+    if load > cores / 2:
+        return f"something unknown, because other programs use this machine (load {load})"
+    if row["server_core_percent"] >= 90:
+        return "the server's thread"
+    if row["server_core_percent"] + processes * row["worker_core_percent"] >= 85 * cores:
+        return f"the {cores} cores of the machine"
+    if row["worker_core_percent"] >= 90:
+        return "the event loop of the worker process"
+    return "waiting: trips between worker and server"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--processes", default="1,2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--server", choices=("valkey", "redis"), default="valkey")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rounds: dict[int, list[dict[str, float]]] = defaultdict(list)
+    with server(options.server) as host, tempfile.TemporaryDirectory() as directory:
+        facts: dict[str, Any] = where(host)
+        for _ in range(options.rounds):
+            for processes in map(int, options.processes.split(",")):
+                rounds[processes].append(measure(host, Path(directory) / "marks", options.count, processes))
+    found = {
+        processes: {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+        for processes, rows in rounds.items()
+    }
+    limits = {
+        processes: what_limits(row, processes, os.cpu_count() or 1, facts["load"]) for processes, row in found.items()
+    }
+    if options.json:
+        print(json.dumps(facts | {"processes": found, "limits": limits}))
+        return
+    for processes, row in found.items():
+        print(f"{processes} worker {'process' if processes == 1 else 'processes'}; limited by {limits[processes]}")
+        for name, value in row.items():
+            print(f"  {name:22} {value:>10}")
+
+
+if __name__ == "__main__":
+    main()
