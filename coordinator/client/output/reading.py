@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING
 
 from coordinator.client.operations.open_namespace import OpenNamespace, reading, run_not_found
+from coordinator.clock import Clock
 from coordinator.errors import ResultTimeout
 from coordinator.model import limits
 from coordinator.model.output import Folder, Item
@@ -59,22 +60,50 @@ def read_to_end(namespace: OpenNamespace, keys: Keys, id: str, after: str) -> Pl
     return entries
 
 
-def _timed_out(id: str, timeout: float | None) -> ResultTimeout:
-    return ResultTimeout(f"run {id} emitted nothing within {timeout:g} s, and has not ended")
+class Patience:
+    """The time for which a reader still waits for its next item.
+
+    The feed also wakes a reader that should ask for the status of its run. This does not give the reader more time.
+
+    Args:
+        clock: The time source.
+        timeout: The longest time without an item, in seconds; None for no limit.
+    """
+
+    def __init__(self, clock: Clock, timeout: float | None) -> None:
+        self._clock, self._timeout = clock, timeout
+        self.renew()
+
+    def renew(self) -> None:
+        """Start the time again, because the reader has got an item."""
+        self._since = self._clock.monotonic()
+
+    def left(self) -> float | None:
+        """Return the seconds that are left; None for no limit."""
+        return None if self._timeout is None else max(0.0, self._since + self._timeout - self._clock.monotonic())
+
+    def error(self, id: str) -> ResultTimeout:
+        """Return the error of a reader whose time is over."""
+        return ResultTimeout(f"run {id} emitted nothing within {self._timeout:g} s, and has not ended")
 
 
 def stream(client: Client, id: str, folder: Folder, timeout: float | None) -> Generator[Item, None, None]:
     """Yield the items of a run's output, for a thread. See `Handle.stream`."""
     keys, ended = client._do(begin, id)
+    patience = Patience(client._clock, timeout)
     while not ended:
         session = client._open()
         with session.feed.subscribe(keys, id, folder.cursor) as inbox:
-            yield from folder.fold(client._do(read_to_end, keys, id, folder.cursor))
+            for item in folder.fold(client._do(read_to_end, keys, id, folder.cursor)):
+                yield item
+                patience.renew()
             while not (folder.ended or ended or inbox.behind):
-                if not inbox.wait(timeout):
-                    raise _timed_out(id, timeout)
+                if not inbox.wait(patience.left()):
+                    raise patience.error(id)
                 client._open()  # raises if the client was closed meanwhile
-                yield from folder.fold(inbox.take())
+                for item in folder.fold(inbox.take()):
+                    yield item
+                    patience.renew()
                 if inbox.doubtful and not folder.ended:
                     inbox.doubtful = False
                     ended = client._do(has_ended, keys, id)
@@ -89,17 +118,20 @@ async def stream_async(
 ) -> AsyncGenerator[Item, None]:
     """Yield the items of a run's output, for an event loop. See `AsyncHandle.stream`."""
     keys, ended = await client._do(begin, id)
+    patience = Patience(client._clock, timeout)
     while not ended:
         session = client._open()
         async with session.feed.subscribe(keys, id, folder.cursor) as inbox:
             for item in folder.fold(await client._do(read_to_end, keys, id, folder.cursor)):
                 yield item
+                patience.renew()
             while not (folder.ended or ended or inbox.behind):
-                if not await inbox.wait(timeout):
-                    raise _timed_out(id, timeout)
+                if not await inbox.wait(patience.left()):
+                    raise patience.error(id)
                 client._open()  # raises if the client was closed meanwhile
                 for item in folder.fold(inbox.take()):
                     yield item
+                    patience.renew()
                 if inbox.doubtful and not folder.ended:
                     inbox.doubtful = False
                     ended = await client._do(has_ended, keys, id)

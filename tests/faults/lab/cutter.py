@@ -34,6 +34,11 @@ class Cutter:
         with self._lock:
             self._left[direction] = after
 
+    def disarm(self) -> None:
+        """Cut nothing, if nothing was cut since the last call of `arm`."""
+        with self._lock:
+            self._left = {"request": None, "reply": None}
+
     @property
     def armed(self) -> bool:
         return any(left is not None for left in self._left.values())

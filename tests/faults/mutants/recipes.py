@@ -3625,9 +3625,37 @@ MUTANTS = [
     Mutant(
         "events are forgotten if a request with them fails",
         "workers/attempt/output/emitter.py",
-        "                    self._dirty.setdefault(attempt.key, attempt)\n                return False\n",
+        "                    sending.dirty.setdefault(attempt.key, attempt)\n                return False\n",
         "                    pass\n                return False\n",
         "tests/unit/attempt/test_emitter.py",
+    ),
+    Mutant(
+        "a partition that does not answer delays the events of the others",
+        "workers/attempt/output/emitter.py",
+        "        sending = self._partitions[attempt.lease.keys.at]\n",
+        '        sending = self._partitions[""]\n',
+        "tests/unit/attempt/test_emitter.py::test_partition_that_does_not_answer_delays_no_events_of_the_others",
+    ),
+    Mutant(
+        "an error that no code expects ends the sending of events",
+        "workers/attempt/output/emitter.py",
+        "        except Exception:  # without this",
+        "        except ZeroDivisionError:  # without this",
+        "tests/unit/attempt/test_emitter.py::test_error_that_no_code_expects_is_logged_and_the_events_are_sent_again",
+    ),
+    Mutant(
+        "a reader in an event loop whose timeout is longer than a blocking read waits for ever",
+        "coordinator/client/output/reading.py",
+        "                if not await inbox.wait(patience.left()):\n",
+        "                if not await inbox.wait(timeout):\n",
+        "tests/integration/worker/test_worker_output.py::test_reader_raises_in_time_although_it_asks_for_the_status_meanwhile",
+    ),
+    Mutant(
+        "a reader in a thread whose timeout is longer than a blocking read waits for ever",
+        "coordinator/client/output/reading.py",
+        "                if not inbox.wait(patience.left()):\n",
+        "                if not inbox.wait(timeout):\n",
+        "tests/integration/worker/test_worker_output.py::test_reader_raises_in_time_although_it_asks_for_the_status_meanwhile",
     ),
     Mutant(
         "the events that a worker holds are not limited",

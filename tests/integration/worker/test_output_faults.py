@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from coordinator import AsyncClient, Client, Event, Gap, Refused, Rewind
-from coordinator.client.output import subscriptions
+from coordinator.client.output import async_feed, subscriptions
 from coordinator.model import features
 from coordinator.store import scripts
 from tests.conftest import StartServer
@@ -24,9 +24,9 @@ from tests.servers import Server
 from tests.waiting import eventually, next_turn, work_for
 from workers import AsyncRun, Registry, Run
 
-# Places in the traffic of a run at which its connection is cut; RUNS_TEST_CUTS=100000 cuts it after every byte.
+# Places in the traffic at which a connection is cut; RUNS_TEST_CUTS=100000 cuts it after every byte.
 CUTS = int(os.environ.get("RUNS_TEST_CUTS", "25"))
-READER_BYTES = 1200  # bytes of a reader's connection within which it is cut
+CONNECTING_BYTES = 1200  # the first bytes of a new client, within which its connection is cut
 
 # The newest tenacity deprecates how the wire builds its back-off.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")
@@ -115,35 +115,110 @@ def places(traffic: int, count: int) -> list[int]:
     return [1 + traffic * part // count + dice.randrange(traffic // count) for part in range(count)]
 
 
-@pytest.mark.parametrize("direction", ["request", "reply"])
+async def traffic_of(cutter: Cutter, direction: Direction, work: Callable[[], Awaitable[Any]]) -> int:
+    """Return the number of bytes that some work sends through the proxy. The work is done twice, because the first one connects."""
+    await work()
+    before = cutter.carried[direction]
+    await work()
+    return cutter.carried[direction] - before
+
+
+both_directions = pytest.mark.parametrize("direction", ["request", "reply"])
+many_cuts = pytest.mark.timeout(300 + CUTS)
+
+
+@many_cuts
+@both_directions
 async def test_connection_of_the_worker_that_is_cut_at_any_byte_changes_no_text(
     bench: Bench, client: AsyncClient, cutter: Cutter, direction: Direction
 ) -> None:
-    bench.worker(talking(), url=cutter.url, concurrency=4)
-    warm = await bench.enqueue("talk")
-    await bench.outcome(warm)
-    for place in places(cutter.carried[direction], CUTS):
-        cutter.arm(direction, place)
+    bench.worker(talking(enough=lambda: not cutter.armed), url=cutter.url, concurrency=4)
+
+    async def talk() -> None:
         id = await bench.enqueue("talk")
         plain, settled = await asyncio.gather(read(client, id), read(client, id, settled=True))
         await bench.until(id, "completed")
-        assert plain == settled == bench.result(id), f"cut after {place} bytes"
+        assert plain == settled == bench.result(id)
+
+    for place in places(await traffic_of(cutter, direction, talk), CUTS):
+        cutter.arm(direction, place)
+        await talk()
+        assert not cutter.armed, f"the handler ends after the cut after {place} bytes"
 
 
-@pytest.mark.parametrize("direction", ["request", "reply"])
+@many_cuts
+@both_directions
+async def test_connection_of_the_worker_that_is_cut_at_any_byte_of_the_ending_changes_no_text(
+    bench: Bench, client: AsyncClient, cutter: Cutter, direction: Direction
+) -> None:
+    runs, place, before = Registry(), 0, 0
+
+    @runs.handler(throttle=0)
+    async def talk(run: AsyncRun) -> str:
+        nonlocal before
+        run.emit("saved")
+        await run.flush()
+        before = cutter.carried[direction]
+        if place:
+            cutter.arm(direction, place)
+        run.emit("last")
+        return "done"
+
+    async def end() -> None:
+        id = await bench.enqueue("talk")
+        plain, settled = await asyncio.gather(read(client, id), read(client, id, settled=True))
+        await bench.until(id, "completed")
+        await eventually(lambda: not worker.attempts, "the answer to the ending")
+        assert plain == settled == ["saved", "last"], f"cut after {place} bytes"
+
+    worker, _ = bench.worker(runs, url=cutter.url, concurrency=4)
+    traffic = []
+    for _ in range(6):
+        await end()
+        traffic.append(cutter.carried[direction] - before)
+    places_of_ending, cuts = (
+        places(min(traffic), CUTS),
+        0,
+    )  # sometimes the worker also sends a claim, or gets an answer to one
+    for place in places_of_ending:  # noqa: B007  # the handler reads it
+        await end()
+        cuts += not cutter.armed
+        cutter.disarm()
+    assert cuts > len(places_of_ending) / 2
+
+
+@many_cuts
+@both_directions
 async def test_connection_of_the_reader_that_is_cut_at_any_byte_changes_no_text(
+    bench: Bench, cutter: Cutter, namespace: str, direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_feed, "AFTER_TROUBLE", 0.01)
+    bench.worker(talking(enough=lambda: not cutter.armed), concurrency=4)
+    async with AsyncClient(cutter.url, namespace) as client:
+
+        async def talk() -> None:
+            id = await bench.enqueue("talk")
+            plain, settled = await asyncio.gather(read(client, id), read(client, id, settled=True))
+            assert plain == settled == bench.result(id)
+
+        for place in places(await traffic_of(cutter, direction, talk), CUTS):
+            cutter.arm(direction, place)
+            await talk()
+            assert not cutter.armed, f"the handler ends after the cut after {place} bytes"
+
+
+@many_cuts
+@both_directions
+async def test_connection_of_a_new_reader_that_is_cut_at_any_byte_changes_no_text(
     bench: Bench, cutter: Cutter, namespace: str, direction: Direction
 ) -> None:
-    bench.worker(talking(), concurrency=4)
-    for place in places(READER_BYTES, max(1, CUTS // 2)):
+    bench.worker(talking(enough=lambda: not cutter.armed), concurrency=4)
+    for place in places(CONNECTING_BYTES, max(1, CUTS // 5)):
+        cutter.arm(direction, place)
         async with AsyncClient(cutter.url, namespace) as client:
-            before = cutter.carried[direction]
             id = await bench.enqueue("talk")
-            reading = [asyncio.create_task(read(client, id, settled=which)) for which in (False, True)]
-            await eventually(lambda: cutter.carried[direction] > before, "the readers to connect")  # noqa: B023
-            cutter.arm(direction, place)
-            plain, settled = await asyncio.gather(*reading)
-            assert plain == settled == bench.result(id)
+            plain, settled = await asyncio.gather(read(client, id), read(client, id, settled=True))
+            assert plain == settled == bench.result(id), f"cut after {place} bytes"
 
 
 @pytest.mark.parametrize("matching", [EMIT, SAVE], ids=["emit", "save"])

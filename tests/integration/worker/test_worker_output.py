@@ -21,6 +21,7 @@ from coordinator import (
     Rewind,
     TooLarge,
 )
+from coordinator.client.output import async_feed, feed
 from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench, performing
 from tests.servers import Server
@@ -275,6 +276,24 @@ async def test_reader_raises_if_nothing_comes_in_time(bench: Bench, client: Asyn
     id = await bench.enqueue("nobody")
     with pytest.raises(ResultTimeout, match=r"emitted nothing within 0\.1 s"):
         await Reader(client, id, timeout=0.1).end()
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_reader_raises_in_time_although_it_asks_for_the_status_meanwhile(
+    bench: Bench, client: AsyncClient, valkey_server: Server, namespace: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for module in (async_feed, feed):
+        monkeypatch.setattr(module, "BLOCK", 0.2)  # a silent reader asks for the status of its run after such a time
+    id = await bench.enqueue("nobody")
+    plain = Client(valkey_server.url, namespace)
+    reading = (
+        Reader(client, id, timeout=0.7).end()
+        if kind == "async"
+        else asyncio.to_thread(lambda: list(plain.handle(id).stream(timeout=0.7)))
+    )
+    with pytest.raises(ResultTimeout, match=r"emitted nothing within 0\.7 s"):
+        await asyncio.wait_for(reading, 30)
+    await asyncio.to_thread(plain.close)
 
 
 async def test_run_that_does_not_exist_has_no_output(bench: Bench, client: AsyncClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,15 @@ from coordinator.errors import Unconfirmed
 from coordinator.store.transport.wire import AsyncWire
 from tests.waiting import eventually
 from workers.attempt.attempt import Attempt
-from workers.attempt.output.emitter import LONGEST_BACK_OFF, MOST_BYTES, MOST_EVENTS, PACE, SHORTEST_PACE, Emitter
+from workers.attempt.output.emitter import (
+    LONGEST_BACK_OFF,
+    MOST_BYTES,
+    MOST_EVENTS,
+    PACE,
+    SHORTEST_PACE,
+    Emitter,
+    Sending,
+)
 from workers.attempt.output.outbox import Outbox
 
 
@@ -23,10 +32,17 @@ class Server:
         self.requests: list[tuple[str, list[str]]] = []
         self.failing: set[str] = set()  # hash tags of partitions that do not answer
         self.fenced: set[str] = set()  # runs that belong to another worker
+        self.silent: set[str] = set()  # hash tags of partitions whose answer does not come
+        self.broken = 0  # the number of requests that raise an error that no code expects
 
     async def ask(self, requests: Any, timeout: Any = None, give_up: Any = None) -> list[Any]:
         [call] = requests
         self.requests.append((call.at, [id for id, _, _ in call.items]))
+        if call.at in self.silent:
+            await asyncio.Event().wait()
+        if self.broken:
+            self.broken -= 1
+            raise KeyError("a bug")
         if call.at in self.failing:
             return [Unconfirmed("the server is busy")]
         return [[b"fenced" if id in self.fenced else b"ok" for id, _, _ in call.items]]
@@ -58,7 +74,7 @@ def emitter(server: Server) -> Emitter:
 
 
 async def until_sent(emitter: Emitter) -> None:
-    await eventually(lambda: emitter._task is None, "all events to be sent")
+    await eventually(lambda: not any(one.task for one in emitter._partitions.values()), "all events to be sent")
 
 
 async def test_events_of_the_runs_of_a_partition_share_a_request(server: Server, emitter: Emitter) -> None:
@@ -98,6 +114,28 @@ async def test_events_stay_while_a_partition_does_not_answer_and_others_are_sent
     assert not any(run.outbox.waiting for run in bad)
 
 
+async def test_partition_that_does_not_answer_delays_no_events_of_the_others(server: Server, emitter: Emitter) -> None:
+    server.silent = {"{2}"}
+    silent = Emitting(emitter, "silent", at="{2}")
+    for number in range(3):
+        heard = Emitting(emitter, f"r{number}")
+        await eventually(lambda: not heard.outbox.waiting, "the events of the other partition to be stored")  # noqa: B023
+    assert silent.outbox.waiting
+    task = emitter._partitions["{2}"].task
+    assert task is not None
+    task.cancel()
+
+
+async def test_error_that_no_code_expects_is_logged_and_the_events_are_sent_again(
+    server: Server, emitter: Emitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.broken = 1
+    runs = [Emitting(emitter, f"r{number}", events=MOST_EVENTS) for number in range(2)]
+    await until_sent(emitter)
+    assert not any(run.outbox.waiting for run in runs)
+    assert "could not be stored and are sent again" in caplog.text
+
+
 async def test_refused_events_of_one_run_are_dropped_and_the_others_are_stored(
     server: Server, emitter: Emitter
 ) -> None:
@@ -107,19 +145,23 @@ async def test_refused_events_of_one_run_are_dropped_and_the_others_are_stored(
     assert (stale.outbox.closed, owned.outbox.closed, owned.outbox.waiting) == (True, False, False)
 
 
-def paced(runs: int = 0, failures: int = 0) -> Emitter:
-    return Emitter(None, SystemClock(), _last_runs=runs, _failures=failures)  # type: ignore[arg-type]  # nothing is sent
+def pause(runs: int, failures: int = 0) -> float:
+    """Return the pause of a partition with a tenth of the runs. The runs of all partitions count."""
+    emitter = Emitter(None, SystemClock())  # type: ignore[arg-type]  # nothing is sent
+    emitter._partitions["{2}"].runs = runs - runs // 10
+    one = emitter._partitions["{1}"] = Sending(runs=runs // 10, failures=failures)
+    return emitter._pause(one)
 
 
 @pytest.mark.parametrize(
     ("runs", "seconds"), [(0, SHORTEST_PACE), (10, SHORTEST_PACE), (50, 0.01), (100, PACE), (9999, PACE)]
 )
 def test_pace_is_short_while_few_runs_emit(runs: int, seconds: float) -> None:
-    assert paced(runs)._pause() == pytest.approx(seconds)
+    assert pause(runs) == pytest.approx(seconds)
 
 
 def test_back_off_grows_and_is_bounded_after_a_long_outage() -> None:
-    pauses = [paced(1, failures)._pause() for failures in (1, 2, 3, 100, 5000)]
+    pauses = [pause(1, failures) for failures in (1, 2, 3, 100, 5000)]
     assert pauses == sorted(pauses)
     assert pauses[0] > PACE
     assert pauses[-1] == LONGEST_BACK_OFF

@@ -1,20 +1,22 @@
 """Send the events of all attempts of a process to the server.
 
-Handlers never wait for their events. The events of all runs that emit within 5 to 20 ms share requests. While the server cannot be
-reached, or its memory is full, the events stay in the outboxes of the attempts, which drop the oldest ones if there are too many.
+Handlers never wait for their events. The events of all runs of a partition that emit within 5 to 20 ms share requests. While the
+server cannot be reached, or its memory is full, the events stay in the outboxes of the attempts, which drop the oldest ones if
+there are too many. Each partition has a task of its own, so a partition whose server does not answer delays no events of the
+others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from coordinator.clock import Clock
-from coordinator.errors import CoordinatorError
+from coordinator.errors import CoordinatorError, Unreadable
 from coordinator.model.features import OUTPUT
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
@@ -37,6 +39,25 @@ TRUSTED_SECONDS = 10.0  # seconds after a check for which all processes of a par
 
 
 @dataclass(slots=True)
+class Sending:
+    """The runs of one partition that have events to send, and the task that sends them.
+
+    Attributes:
+        dirty: The attempts that have events.
+        task: The task; None while there is nothing to send.
+        at: When the last send began.
+        runs: The number of runs in the last send; 0 while there is nothing to send.
+        failures: The number of sends in succession that failed.
+    """
+
+    dirty: dict[tuple[str, str], Attempt] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+    at: float = -1.0
+    runs: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
 class Emitter:
     """Send the events of the attempts of a process.
 
@@ -49,70 +70,69 @@ class Emitter:
     wire: AsyncWire
     clock: Clock
     unsent: UnsentBytes = field(default_factory=UnsentBytes)
-    _dirty: dict[tuple[str, str], Attempt] = field(default_factory=dict)
-    _task: asyncio.Task[None] | None = None
-    _sent_at: float = -1.0
-    _failures: int = 0
-    _last_runs: int = 0  # runs in the last send
+    _partitions: defaultdict[str, Sending] = field(default_factory=lambda: defaultdict(Sending))
     _trusted: dict[int, float] = field(default_factory=dict)  # by partition: until when its processes need no check
     _warned: set[str] = field(default_factory=set)
 
     def schedule(self, attempt: Attempt) -> None:
         """Send the events of an attempt soon. Called on the worker's event loop."""
-        self._dirty[attempt.key] = attempt
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._work())
+        sending = self._partitions[attempt.lease.keys.at]
+        sending.dirty[attempt.key] = attempt
+        if sending.task is None:
+            sending.task = asyncio.get_running_loop().create_task(self._work(sending))
 
-    async def _work(self) -> None:
+    async def _work(self, sending: Sending) -> None:
         try:
-            while self._dirty:
-                rest = self._sent_at + self._pause() - self.clock.monotonic()
+            while sending.dirty:
+                rest = sending.at + self._pause(sending) - self.clock.monotonic()
                 await self.clock.asleep(max(0.0, rest))
-                self._sent_at = self.clock.monotonic()
-                dirty, self._dirty = self._dirty, {}
-                self._last_runs = len(dirty)
-                by_partition: dict[str, list[Attempt]] = {}
-                for attempt in dirty.values():
-                    by_partition.setdefault(attempt.lease.keys.at, []).append(attempt)
-                results = await asyncio.gather(*map(self._send_partition, by_partition.values()))
-                self._failures = 0 if any(results) else self._failures + 1
+                sending.at = self.clock.monotonic()
+                attempts = deque(sending.dirty.values())
+                sending.dirty, sending.runs = {}, len(attempts)
+                sending.failures = 0 if await self._send(sending, attempts) else sending.failures + 1
         finally:
-            self._task = None
+            sending.task, sending.runs = None, 0
 
-    def _pause(self) -> float:
-        """Return the seconds between the last send and the next one.
+    def _pause(self, sending: Sending) -> float:
+        """Return the seconds between the last send of a partition and the next one.
 
         If few runs emit, a send costs little, and readers get their events sooner. If many runs emit, fewer and larger sends save
         time of the server, of this process and of the readers.
         """
-        if self._failures:
-            return min(PACE * (1 << min(self._failures, 10)), LONGEST_BACK_OFF)
-        return min(max(PACE_OF_A_RUN * self._last_runs, SHORTEST_PACE), PACE)
+        if sending.failures:
+            return min(PACE * (1 << min(sending.failures, 10)), LONGEST_BACK_OFF)
+        runs = sum(partition.runs for partition in self._partitions.values())
+        return min(max(PACE_OF_A_RUN * runs, SHORTEST_PACE), PACE)
 
-    async def _send_partition(self, attempts: list[Attempt]) -> bool:
+    async def _send(self, sending: Sending, left: deque[Attempt]) -> bool:
         """Send events of attempts of one partition, one request after the other. Return False after a failure.
 
         The requests are small, and each one waits for the answer to the one before. So the saves, claims and heartbeats of the
         process and of other processes get their turns between them, however many runs emit.
         """
-        left = deque(attempts)
         while left:
             batch = self._take_batch(left)
             if not batch:
                 continue
-            try:
-                known = await self.is_known(batch[0][0])
-                answers = await self._store(batch) if known else None
-            except CoordinatorError as error:
-                logger.debug("events of %d runs could not be stored and are sent again: %s", len(batch), error)
-                answers = None
+            answers = await self._ask(batch)
             if answers is None:
                 for attempt in (*(attempt for attempt, _ in batch), *left):
-                    self._dirty.setdefault(attempt.key, attempt)
+                    sending.dirty.setdefault(attempt.key, attempt)
                 return False
             for (attempt, output), answer in zip(batch, answers, strict=True):
-                self._take_answer(attempt, output, answer)
+                if not self._take_answer(attempt, output, answer):
+                    sending.dirty.setdefault(attempt.key, attempt)
         return True
+
+    async def _ask(self, batch: list[tuple[Attempt, Output]]) -> list[str] | None:
+        """Return the server's answer for each attempt. Return None if the events may not be stored, and must be sent again."""
+        try:
+            return await self._store(batch) if await self.is_known(batch[0][0]) else None
+        except CoordinatorError as error:
+            logger.debug("events of %d runs could not be stored and are sent again: %s", len(batch), error)
+        except Exception:  # without this, no further event of the partition would be sent
+            logger.exception("events of %d runs could not be stored and are sent again", len(batch))
+        return None
 
     def _take_batch(self, left: deque[Attempt]) -> list[tuple[Attempt, Output]]:
         """Remove attempts from the front of `left`, and return those that have events with the events of the next request."""
@@ -130,22 +150,23 @@ class Emitter:
         return batch
 
     async def _store(self, batch: list[tuple[Attempt, Output]]) -> list[str]:
-        """Send a request, and return the answer for each attempt."""
         plan = attempt_plans.emit(
             batch[0][0].lease.keys.at, [(attempt.id, attempt.token, output) for attempt, output in batch]
         )
-        return await drive_async(self.wire, plan, give_up=lambda: True)
+        answers = await drive_async(self.wire, plan, give_up=lambda: True)
+        if len(answers) != len(batch):
+            raise Unreadable(f"the server answered {len(answers)} of {len(batch)} runs")
+        return answers
 
-    def _take_answer(self, attempt: Attempt, output: Output, answer: str) -> None:
-        """Remove the stored events of an attempt. If some are left, the attempt is sent again."""
+    def _take_answer(self, attempt: Attempt, output: Output, answer: str) -> bool:
+        """Remove the stored events of an attempt. Return False if some are left, and must be sent again."""
         outbox = attempt.outbox
         assert outbox is not None
         if answer == "ok":
             outbox.stored(output)
         else:  # the run belongs to another owner; a save or a heartbeat stops the handler
             outbox.close()
-        if outbox.waiting:
-            self._dirty.setdefault(attempt.key, attempt)
+        return not outbox.waiting
 
     async def is_known(self, attempt: Attempt, give_up: Callable[[], bool] = lambda: True) -> bool:
         """Return False if a live process of the partition runs an older version that does not know outputs. Log this process once.
