@@ -98,9 +98,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=20.0, help="events of a run in a second")
     parser.add_argument("--pour", type=int, default=2_000, help="events of each run that emits as fast as it can")
     parser.add_argument("--idle", type=int, default=1_000, help="readers that wait")
-    parser.add_argument(
-        "--live", type=int, default=0, help="slots of a process whose runs emit beside heartbeats and saves"
-    )
+    parser.add_argument("--live", type=int, default=0, help="live runs that emit beside heartbeats, saves and claims")
     parser.add_argument("--pace", default="0.2,0.5,1", help="with --live: events of a run in a second, for each phase")
     parser.add_argument("--seconds", type=float, default=20.0, help="with --live: length of a phase")
     parser.add_argument("--server", choices=["valkey", "redis"], default="valkey")

@@ -1,13 +1,16 @@
-"""Measure whether the events of thousands of live runs in one process delay its heartbeats, saves and claims.
+"""Measure whether the events of thousands of live runs delay the heartbeats, saves and claims of their processes.
 
 The runs are quiet in the first phase, and emit at another pace in each later phase. In all phases some runs save, other runs are
-enqueued one after the other, and the deadline of the worker's lease is observed on the server.
+enqueued one after the other, and the deadlines of the workers' leases are observed on the server. One process has all runs, or two
+processes if the runs need more slots than one process may have.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +21,8 @@ from coordinator import AsyncClient
 
 NAMESPACE = "live"
 LEASE = 5.0  # seconds: a heartbeat is due every second
-SPARE = 100  # slots of the process that are left for runs that save, and for runs that are claimed
+SPARE = 100  # slots of a process that are left for runs that save, and for runs that are claimed
+MOST_SLOTS = 10_000  # of one process
 SAVERS = 20
 APART = 0.1  # seconds between two runs that are enqueued
 LOOK = 0.01  # seconds between two looks at the lease
@@ -26,14 +30,14 @@ REST = 6.0  # seconds between two phases, in which the process sends what is lef
 PATIENCE = 120.0
 
 
-async def watch_heartbeats(found: BenchServer, beats: list[float]) -> None:
-    """Note the time of each heartbeat: the deadline of the lease without the length of the lease."""
+async def watch_heartbeats(found: BenchServer, beats: defaultdict[bytes, list[float]]) -> None:
+    """Note the time of each heartbeat of each worker: the deadline of the lease without the length of the lease."""
     (key,) = found.admin.scan_iter("*}:workers")
     while True:
-        for _, deadline in found.admin.zrange(key, 0, -1, withscores=True):
+        for worker, deadline in found.admin.zrange(key, 0, -1, withscores=True):
             beat = deadline / 1000 - LEASE
-            if not beats or beat > beats[-1]:
-                beats.append(beat)
+            if not beats[worker] or beat > beats[worker][-1]:
+                beats[worker].append(beat)
         await asyncio.sleep(LOOK)
 
 
@@ -53,9 +57,10 @@ def stored_events(found: BenchServer) -> int:
 
 
 async def measure(found: BenchServer, pid: int, live: int, paces: list[float], seconds: float) -> dict[str, Any]:
-    beats: list[float] = []
+    beats: defaultdict[bytes, list[float]] = defaultdict(list)
     rows: list[dict[str, float]] = []
     async with AsyncClient(found.url, NAMESPACE) as client:
+        await (await client.enqueue("begun_at", queue="probes")).result(PATIENCE)  # a worker has started
         begin = time.time() + 10 + live / 500  # by then all runs are claimed
         phases = [(begin + number * (seconds + REST), pace) for number, pace in enumerate([0.0, *paces])]
         end = phases[-1][0] + seconds
@@ -63,7 +68,7 @@ async def measure(found: BenchServer, pid: int, live: int, paces: list[float], s
         await client.enqueue_many([("talking", inputs)] * live)
         savers = [await client.enqueue("saving", {"until": end}, queue="probes") for _ in range(SAVERS)]
         await asyncio.sleep(begin - time.time())
-        running = int(found.admin.scard(next(found.admin.scan_iter("*}:owned:*"))))
+        running = sum(int(found.admin.scard(key)) for key in found.admin.scan_iter("*}:owned:*"))
         assert running == live + SAVERS, f"{running} of {live + SAVERS} runs were claimed in time"
         watching = asyncio.create_task(watch_heartbeats(found, beats))
         claiming = asyncio.create_task(probe_claims(client, end))
@@ -84,10 +89,13 @@ async def measure(found: BenchServer, pid: int, live: int, paces: list[float], s
         watching.cancel()
     for row, (start, _) in zip(rows, phases, strict=True):
         end = start + seconds
-        row |= spread("heartbeat", [after - before for before, after in pairwise(beats) if start <= after < end])
+        row |= spread(
+            "heartbeat",
+            [after - before for times in beats.values() for before, after in pairwise(times) if start <= after < end],
+        )
         row |= spread("save", [took for at, took in saves if start <= at < end])
         row |= spread("claim", [took for at, took in claims if start <= at < end])
-    return {"live_runs": live, "slots": live + SPARE, "lease_s": LEASE, "phases": rows}
+    return {"live_runs": live, "processes": len(beats), "lease_s": LEASE, "phases": rows}
 
 
 def show_phases(phases: list[dict[str, float]]) -> None:
@@ -96,12 +104,12 @@ def show_phases(phases: list[dict[str, float]]) -> None:
         print(f"{name:20}", *(f"{row[name]:>10}" for row in phases))
 
 
-def beside_events(found: BenchServer, slots: int, paces: list[float], seconds: float) -> dict[str, Any]:
-    """Return the figures of each phase. All slots of the process but a few are taken by runs that emit."""
+def beside_events(found: BenchServer, live: int, paces: list[float], seconds: float) -> dict[str, Any]:
+    """Return the figures of each phase. All slots of the processes but a few are taken by runs that emit."""
     place = {"RUNS_URL": found.url, "RUNS_NAMESPACE": NAMESPACE}
+    processes = 1 if live + SPARE <= MOST_SLOTS else 2
+    slots = math.ceil(live / processes) + SPARE
     command = [tool("workers"), "start", "output_app:runs", "--concurrency", str(slots), "--lease", str(LEASE)]
-    with (
-        process(tool("coordinator"), "start", **place),
-        process(*command, "--queues", "default,probes", **place) as worker,
-    ):
-        return asyncio.run(measure(found, worker.pid, slots - SPARE, paces, seconds))
+    command += ["--processes", str(processes), "--queues", "default,probes"]
+    with process(tool("coordinator"), "start", **place), process(*command, **place) as worker:
+        return asyncio.run(measure(found, worker.pid, live, paces, seconds))

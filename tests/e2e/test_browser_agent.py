@@ -61,6 +61,12 @@ def shoot(page: Page, name: str) -> None:
         page.screenshot(path=Path(SHOTS) / f"{name}.png")
 
 
+def test_page_has_at_most_60_lines() -> None:
+    page = (ROOT / "examples/browser_agent/page.html").read_text()
+    assert page.count("\n") <= 60
+    assert max(map(len, page.splitlines())) <= 132, "as in other files"
+
+
 @pytest.mark.matrix("starts a browser")
 def test_page_survives_a_kill_and_reloads_and_asks_for_an_approval(
     stage: AgentStage, browser: Browser, url: str
