@@ -16,7 +16,7 @@ TICK = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AdmissionReport:
-    """The number of groups that were swept, and of runs that left their lines."""
+    """The number of groups that were swept, the number of runs that were admitted, and the seconds until the next tick."""
 
     groups: int = 0
     admitted: int = 0
@@ -24,7 +24,7 @@ class AdmissionReport:
 
 
 class Admission:
-    """The service that sweeps the groups of one partition."""
+    """The service that gives free places to waiting runs, in the groups of one partition."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -33,11 +33,10 @@ class Admission:
         self.name = f"admission of partition {partition.keys.partition}"
 
     async def tick(self) -> AdmissionReport:
-        """Sweep the groups, and return the report.
+        """Sweep groups: give their free places to waiting runs. Return the report.
 
-        If runs were admitted, there may be room for more, so the next tick follows immediately.
-
-        A tick sweeps about SWEEP_GROUPS groups at most. If there are more, the next tick continues with the others.
+        If runs were admitted, more may be admitted, so the next tick follows immediately. A tick sweeps about SWEEP_GROUPS groups.
+        If there are more groups, the next tick continues with the others.
         """
         groups = admitted = 0
         while groups < SWEEP_GROUPS:

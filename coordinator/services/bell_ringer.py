@@ -1,4 +1,4 @@
-"""Ring the bells of ready queues with waiting runs once a second. If the token of a bell is lost, its runs wait only a second."""
+"""Ring the bells of ready queues that have runs, once a second. If the token of a bell is lost, workers claim a second later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TICK = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BellReport:
-    """The number of ready queues in which runs wait."""
+    """The number of ready queues that have runs, and the seconds until the next tick."""
 
     queues: int = 0
     rest: float = TICK
@@ -26,5 +26,5 @@ class BellRinger:
         self.name = f"bell ringer of partition {partition.keys.partition}"
 
     async def tick(self) -> BellReport:
-        """Ring each bell that has no token although runs wait, and return the report."""
+        """Ring the bell of each ready queue that has runs and no token, and return the report."""
         return BellReport(await self._partition.ask(coordinator_plans.ring(self._partition.keys)))

@@ -1,6 +1,6 @@
-"""A coordinator process: run the services of all partitions until it is stopped.
+"""A coordinator process: it runs the services of all partitions until it is stopped.
 
-Several coordinators may run at the same time. All of them do the same work, and none is special.
+Several coordinators may run at the same time. All of them do the same work; there is no leader.
 """
 
 from __future__ import annotations
@@ -39,14 +39,20 @@ from coordinator.store.transport.wire import AsyncBell, AsyncWire, drive_async
 
 log = logging.getLogger(__name__)
 
-QUIET_SECONDS = 1.0  # after which the coordinator logs that it waits for the server
-STANDSTILL = 60.0  # seconds between two ticks after which a service counts as stuck, also while the server is away
+QUIET_SECONDS = 1.0  # seconds without an answer after which the coordinator logs that it waits for the server
+STANDSTILL = (
+    60.0  # seconds since the last tick after which a service counts as stuck; a service ticks during an outage too
+)
 SCRAPE_TIMEOUT = 2.0  # seconds that a scrape waits for the server
 LAST_TICK = 5.0  # seconds that the current ticks may still take when the coordinator stops
 
 
 class Coordinator:
-    """Run the services of a namespace in this process until `stop` is called."""
+    """A coordinator: it runs the services of a namespace in this process until `stop` is called.
+
+    Attributes:
+        id: The random id of the coordinator.
+    """
 
     def __init__(self, settings: Settings, clock: Clock | None = None, keep: int = KEEP) -> None:
         self.id = f"c-{uuid4().hex[:12]}"
@@ -60,8 +66,8 @@ class Coordinator:
     def health(self) -> Health:
         """Return the coordinator's health.
 
-        The coordinator is live while its services tick, even if the server does not answer. It is ready from the time at which the
-        server has answered each service until the coordinator is stopped.
+        The coordinator is live while its services tick, even if the server does not answer. It is ready after the server has
+        answered each service, until the coordinator is stopped.
         """
         now = self._clock.monotonic()
         stuck = {one.service.name: now - one.last_tick_at for one in self._loops if now - one.last_tick_at > STANDSTILL}
@@ -74,7 +80,7 @@ class Coordinator:
         return Health(not_live, tuple(f"{name} has not had an answer from the server yet" for name in silent))
 
     async def metrics(self) -> Samples:
-        """Return the present values of the coordinator's metrics, and of the namespace if the server answers."""
+        """Return the present values of the coordinator's own metrics and, if the server answers, of the namespace's metrics."""
         samples, begun = Samples(), self._clock.monotonic()
         opened = self._open
         try:
@@ -113,7 +119,7 @@ class Coordinator:
             log.info("coordinator %s has stopped", self.id)
 
     async def _enter(self, wire: AsyncWire) -> Namespace | None:
-        """Wait for the server, and return the namespace; None if the coordinator was stopped meanwhile.
+        """Wait until the server answers, and return the namespace; None if the coordinator was stopped meanwhile.
 
         Raises:
             Unreachable: The server could not be reached within the timeout of the settings.
@@ -131,10 +137,10 @@ class Coordinator:
             raise
 
     async def _try_to_enter(self, wire: AsyncWire, seconds: float) -> Namespace:
-        """Check the server, and return the namespace.
+        """Check the server, create the namespace if it does not exist, and return it.
 
         Raises:
-            Unreachable: The server has not answered after this number of seconds.
+            Unreachable: The server has not answered within this number of seconds.
             NotConfigured: The server's settings do not fit.
         """
         until = self._clock.monotonic() + seconds

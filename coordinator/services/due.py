@@ -1,7 +1,7 @@
-"""Enqueue delayed runs when they are due, and carry out deadlines.
+"""Queue delayed and waiting runs when they are due, and cancel runs at the deadlines of their expiry or of a requested cancel.
 
-No lock is needed: the script moves each entry once, and a second coordinator then finds no entry to move. So every coordinator
-whose bell rings calls the script immediately.
+No lock is needed: the script moves each entry once, and a second coordinator then finds no entry to move. So every coordinator that
+hears the bell calls the script immediately.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ BATCHES = 100  # calls of one tick, so that a tick ends within seconds and the h
 
 @dataclass(frozen=True, slots=True)
 class DueReport:
-    """The number of delayed runs that were enqueued, and of deadlines that had passed."""
+    """The result of a tick.
+
+    Attributes:
+        moved: The number of delayed and waiting runs that were queued.
+        passed: The number of deadlines that had passed.
+        rest: Seconds until the next tick.
+    """
 
     moved: int = 0
     passed: int = 0

@@ -30,7 +30,7 @@ _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Al
 
 
 class Answer(NamedTuple):
-    """The answer to a request."""
+    """The answer to a request: its HTTP status, its content and the type of the content."""
 
     status: int
     content: bytes
@@ -64,7 +64,7 @@ def open_socket(text: str, option: str) -> socket.socket:
         option: The option that the text was given for, for error messages.
 
     Raises:
-        BadOption: The port is in use, or the host is not one of this machine.
+        BadOption: The text has another form, the port is in use, or the host is not an address of this machine.
     """
     host, port = parse_endpoint(text, option)
     try:
@@ -90,7 +90,7 @@ async def serve_http(place: str | None, option: str, purpose: str, answer: Answe
     Args:
         place: `PORT` or `HOST:PORT`; None serves nothing.
         option: The option that the place was given for, for error messages.
-        purpose: What is served, for the log, as in "health checks: /live and /ready".
+        purpose: The service and its paths, for the log, as in "health checks: /live and /ready".
         answer: Answers a GET of a path.
 
     Raises:
@@ -112,12 +112,12 @@ async def serve_http(place: str | None, option: str, purpose: str, answer: Answe
 
 
 class _HttpServer:
-    """Read one request from each connection, answer it, and close the connection."""
+    """A server that reads one request from each connection, answers it, and closes the connection."""
 
     def __init__(self, answer: AnswerPath) -> None:
         self._answer_path = answer
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # the oldest first
-        self._silent: dict[asyncio.Task[None], None] = {}  # those that have sent nothing yet
+        self._silent: dict[asyncio.Task[None], None] = {}  # the connections that have sent nothing yet
 
     def close(self) -> None:
         while self._open:

@@ -16,14 +16,22 @@ TICK = 10.0
 
 @dataclass(frozen=True, slots=True)
 class NamespaceReport:
-    """The result of a check for a namespace that was created again since the coordinator started."""
+    """The result of a tick: True if the namespace was created again, and the seconds until the next tick."""
 
     recreated: bool = False
     rest: float = TICK
 
 
 class NamespaceCheck:
-    """The service that compares the birth mark in partition 0. A missing mark is ignored: the next client creates the namespace."""
+    """The service that checks whether partition 0 still has the birth mark with which the coordinator started.
+
+    A missing mark is ignored: the next process that uses the namespace creates it.
+
+    Args:
+        partition: Partition 0.
+        birth: The birth mark with which the coordinator started.
+        on_recreated: Is called if the namespace has another birth mark.
+    """
 
     name = "namespace check"
 

@@ -1,8 +1,8 @@
-"""Recover the runs of workers whose lease has expired: requeue them, or set them aside after three strikes.
+"""Recover the runs of workers whose lease has expired: requeue them, or set them aside as dead after three strikes.
 
-Each coordinator judges the leases at each tick, without a lock: the judgement is stored on the server, and so is a pause of
-recovery. The lock only avoids double work, because the script that takes the runs checks all conditions again. A coordinator that
-does not get the lock takes no runs.
+At each tick, each coordinator calls a script that checks the leases and stores the result, for example a pause of recovery, on the
+server. This needs no lock. Only a coordinator that gets the lock takes runs. The lock only avoids double work, because the script
+that takes the runs checks all conditions again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from coordinator.store.plans.coordinators import Recovered
 
 log = logging.getLogger(__name__)
 
-TICK = 1.0  # seconds; the script asks for two ticks while no lease can expire soon. After three times that, recovery is paused
+# Seconds between two ticks. If no lease can expire soon, the script asks for twice this time. If no coordinator has ticked for
+# three times the requested time, recovery is paused.
+TICK = 1.0
 LOCK = "recovery"
 LOCK_SECONDS = 10.0
 BATCH = 100
@@ -35,8 +37,8 @@ class RecoveryReport:
 
     Attributes:
         workers: The lost workers whose runs were all recovered.
-        runs: The numbers of runs by their new status.
-        hold: Seconds for which recovery is paused for other workers.
+        runs: The numbers of recovered runs by their new status.
+        hold: Seconds for which the recovery of other workers is still paused.
         rest: Seconds until the next tick.
     """
 
@@ -72,7 +74,7 @@ class Recovery:
         self.name = f"recovery of partition {partition.keys.partition}"
 
     async def tick(self) -> RecoveryReport:
-        """Judge the leases, recover the runs of lost workers, and return the report."""
+        """Check the leases, recover the runs of lost workers, and return the report."""
         keys, now = self._partition.keys, self._partition.now()
         lost, held_ms, rest_ms = await self._partition.ask(
             coordinator_plans.judge(keys, announce(self._coordinator), tick=TICK, most=MAX_WORKERS, now=now)
@@ -138,7 +140,7 @@ class Recovery:
 
 
 def add(total: Recovered, part: Recovered) -> Recovered:
-    """Return the sum of two results. The answer word and the number of runs that are left come from `part`."""
+    """Return the counts of both results added up. The answer word and the number of runs that are left are those of `part`."""
     return Recovered(
         part.word, total.queued + part.queued, total.delayed + part.delayed, total.dead + part.dead,
         total.cancelled + part.cancelled, total.aside + part.aside, part.left, total.failed + part.failed,

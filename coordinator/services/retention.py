@@ -1,7 +1,7 @@
 """Delete ended runs whose retention is over, and the oldest ended runs if there are more than the coordinator keeps.
 
-The keys of a run whose retention is over expire by their TTL; this service then removes the run from the lists that name it, and
-from the set of its parent's children. A run that is one too many is deleted with all its keys.
+The keys of a run whose retention is over expire by their TTL. This service then removes the run from the lists of ended runs, and
+from the set of its parent's children. If there are too many ended runs, the service deletes the oldest with all their keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 TICK = 5.0
 QUIET_TICK = 15.0  # after a tick that has removed nothing
-FULL = 1000  # entries that one call removes from each list at most
+FULL = 1000  # the most entries that one call removes from each list
 KEEP = 1_000_000  # ended runs that are kept, for each status and partition
 BATCH = 50  # runs that one call deletes: about a millisecond
 CHILDREN = 500  # children of runs that one call looks at: less than a millisecond
@@ -27,7 +27,13 @@ BATCHES = 100  # calls for one status in one tick, so that a tick ends within se
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """The number of runs that were deleted because of their age, and because there were too many."""
+    """The result of a tick.
+
+    Attributes:
+        forgotten: The number of runs that were removed because their retention was over.
+        beyond: The number of runs that were deleted because there were more than the coordinator keeps.
+        rest: Seconds until the next tick.
+    """
 
     forgotten: int = 0
     beyond: int = 0

@@ -1,9 +1,9 @@
 """Fire schedules: compute their fire times, enqueue their runs, and move each schedule from its fire time to the next.
 
-No lock is needed: the script compares the expected fire time, so a second coordinator changes nothing. If this coordinator can't
-read a schedule, because its rules are damaged or this machine does not know its time zone, the other schedules still fire. Another
-coordinator may fire the schedule within two seconds. After that, the schedule is marked with the problem. So is a schedule that
-can't fire because the server's memory is full.
+No lock is needed: the script fires only if the schedule still waits for the expected fire time, so a second coordinator changes
+nothing. If this coordinator can't read a schedule, because its rules are damaged or this machine does not know its time zone, the
+other schedules still fire. For two seconds, another coordinator may fire the schedule. After that, this coordinator stores the
+problem with the schedule. It does the same if the server's memory is full.
 """
 
 from __future__ import annotations
@@ -22,15 +22,24 @@ log = logging.getLogger(__name__)
 
 BATCH = 100
 CANCEL_GRACE = 30.0
-LEFT_TO_OTHERS_MS = 2000  # another coordinator may know the time zone
+LEFT_TO_OTHERS_MS = (
+    2000  # how long a schedule with a problem is left to other coordinators, which may know its time zone
+)
 LOOK_AGAIN = 30.0  # seconds after which a schedule with a problem is tried again
-LOOK_AGAIN_IF_FULL = 5.0  # memory becomes free when runs end
+LOOK_AGAIN_IF_FULL = 5.0  # the same, if the server's memory is full: memory becomes free when runs end
 STEPS = 200  # fire times in one call, during which the server does nothing else
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerReport:
-    """The number of runs that were enqueued, of fire times skipped because of an overlap, and of schedules with a problem."""
+    """The result of a tick.
+
+    Attributes:
+        fired: The number of runs that were enqueued.
+        skipped: The number of fire times that were skipped because the previous run had not ended.
+        troubled: The number of schedules whose problem was stored.
+        rest: Seconds until the next tick.
+    """
 
     fired: int = 0
     skipped: int = 0

@@ -28,14 +28,25 @@ BELL_SECONDS = 30.0  # the longest wait for a bell; the work check finds the sam
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The access of a service to its partition. `now` returns the time in a namespace with a test clock."""
+    """The access of a service to its partition.
+
+    Attributes:
+        wire: The connections to the server.
+        keys: The keys of the partition.
+        now: Returns the time in ms as text, in a namespace with a test clock; otherwise an empty text.
+    """
 
     wire: AsyncWire
     keys: Keys
     now: Callable[[], str] = str  # an empty string: the server's time counts
 
     async def ask(self, plan: Plan[T]) -> T:
-        """Carry out a plan and return its result."""
+        """Carry out a plan and return its result.
+
+        Raises:
+            Unreachable: The server has not answered within TICK_TIMEOUT seconds.
+            Unconfirmed: The server has not answered in time, and the plan may have changed something.
+        """
         return await drive_async(self.wire, plan, timeout=TICK_TIMEOUT)
 
 
@@ -62,7 +73,7 @@ class Service(Protocol):
 
 
 class Outage:
-    """The outage of the server, as all services together see it. Log its beginning and its end."""
+    """The state of the connection that all services share: it logs when an outage begins, and when it ends for all of them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -77,7 +88,7 @@ class Outage:
         self._affected.add(service)
 
     def end(self, service: object) -> None:
-        """Record that a service got an answer."""
+        """Record that a service got an answer, and log the end of the outage if it was the last service without one."""
         if service not in self._affected:
             return
         self._affected.discard(service)
@@ -86,7 +97,13 @@ class Outage:
 
 
 class ServiceLoop:
-    """Run one service until it is stopped."""
+    """A loop that calls the `tick` of one service until it is stopped.
+
+    Attributes:
+        service: The service.
+        last_tick_at: The monotonic time at which the last tick began.
+        answered: True if the server has answered a tick.
+    """
 
     def __init__(self, service: Service, clock: Clock, outage: Outage) -> None:
         self.service, self._clock, self._outage = service, clock, outage
@@ -98,7 +115,7 @@ class ServiceLoop:
         self._idle = False
 
     def ring(self) -> None:
-        """Tick now, or again after the current tick."""
+        """Make the loop tick immediately, or once more after the current tick."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -107,10 +124,7 @@ class ServiceLoop:
         self._wake.set()
 
     def set_idle(self, idle: bool) -> None:
-        """Set whether the service is idle.
-
-        The loop of an idle service does not tick until the service can have work again. See work_check.py.
-        """
+        """Set whether the service is idle: the loop of an idle service does not tick. work_check.py calls this."""
         if idle:
             self.last_tick_at = self._clock.monotonic()  # the work check has checked the keys instead of a tick
         elif self._idle:

@@ -1,8 +1,8 @@
-"""Report spans for runs that end while no worker executes them: cancelled, expired, or dead with their last worker.
+"""Report spans for runs that end while no worker executes them: runs that are cancelled, that expire, or whose worker was lost.
 
 The service runs only in a coordinator whose process has a TracerProvider, for example one that was started with
 `opentelemetry-instrument`. The scripts that end such runs add them to a list, and one coordinator takes each entry of the list. So
-a span is reported once. The span is lost if the coordinator dies before it has exported it.
+a span is reported once. If the coordinator dies before it has exported a span, the span is lost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def configured_tracing() -> Tracing | None:
 
 @dataclass(frozen=True, slots=True)
 class EndingsReport:
-    """The number of runs that were reported."""
+    """The number of runs that were reported, and the seconds until the next tick."""
 
     reported: int = 0
     rest: float = LONGEST_REST

@@ -17,18 +17,18 @@ from coordinator.store.plans import coordinators as coordinator_plans
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """The number of services that can have work."""
+    """The number of services that can have work, and the seconds until the next tick."""
 
     services: int = 0
     rest: float = LONGEST_REST
 
 
 class WorkCheck:
-    """The service that lets the loops of other services rest while the keys of these services do not exist.
+    """The service that pauses the loops of other services while these services have no work.
 
     Args:
         partition: The partition.
-        loops: Each loop, and the keys that its service works on.
+        loops: Each loop, with a function that returns the keys of its service. Without any of these keys, there is no work.
     """
 
     def __init__(self, partition: Partition, loops: Sequence[tuple[ServiceLoop, Callable[[Keys], list[str]]]]) -> None:
@@ -57,20 +57,20 @@ class WorkCheck:
 
 
 def due_keys(keys: Keys) -> list[str]:
-    """Return the keys of delayed runs, waiting runs and deadlines. The service `DueRuns` has no work if none of them exists."""
+    """Return the keys that `DueRuns` works on: delayed runs, waiting runs, deadlines, and children that a parent has let go."""
     return [keys.delayed(), keys.waiting(), keys.deadlines(), keys.parting()]
 
 
 def schedule_keys(keys: Keys) -> list[str]:
-    """Return the keys of schedules. The scheduler has no work if none of them exists."""
+    """Return the keys that `Scheduler` works on: the schedules."""
     return [keys.schedules()]
 
 
 def route_keys(keys: Keys) -> list[str]:
-    """Return the keys of routes in which runs wait. The bell ringer has no work if none of them exists."""
+    """Return the keys that `BellRinger` works on: the routes that may have queued runs."""
     return [keys.routes()]
 
 
 def group_keys(keys: Keys) -> list[str]:
-    """Return the keys of groups in which runs wait. The admission of groups has no work if none of them exists."""
+    """Return the keys that `Admission` works on: the groups that may have runs in their lines."""
     return [keys.groups()]

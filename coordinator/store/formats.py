@@ -61,7 +61,7 @@ RUN: Final = (
     *SPEC_FIELDS,  # inputs, meta and options: in pieces of 64 bytes while they are short, otherwise whole in the first field
     "status",
     "route",  # queue, kind and schema: the ready queue in which it waits
-    "asked",  # the schema that its producer asked for, where it is not 0
+    "asked",  # the schema that its producer asked for, if it is not 0
     "counters",  # see COUNTERS
     "token",  # of its owner, while it is running
     "last",  # the last call that ended an attempt, as "<token> <script> <answer>": a repetition gets the same answer
@@ -73,8 +73,8 @@ RUN: Final = (
     "digest",  # of its inputs, for the idempotency key
     "cause",  # why its next attempt resumes: release, recover, retry, revive, or "wake <reason>"
     "cancel",  # when a cancel was requested
-    "kill",  # the error with which its deadline killed it
-    "killed",  # the same, of the life before
+    "kill",  # the error of the deadline at which it was killed, in this life
+    "killed",  # the same, in the previous life
     "spent",  # see SPENT
     "spend",  # see SPEND
     "losses",  # "<count> <progress>": how often it was lost without progress, and the progress counter at the last loss
@@ -87,7 +87,7 @@ RUN: Final = (
     "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
     "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
     "endings",  # the number of its ended children when it was last lost; a loss after further endings is not a strike
-    "rewoken",  # the progress counter when the run was last suspended although its condition held already
+    "rewoken",  # the progress counter when the run was last suspended although its condition was already true
     # letters of its other keys: s signals, r results, e effects, o output, g graphs of LangGraph; b: it has a field `spend`;
     # j: it is a joined child; l: it has a group
     "beside",
@@ -103,17 +103,20 @@ WORKER: Final = (
     "lease", "host", "pid", "started", "fleet", "code", "slots", "routes", "joined", "mark", "memory",
     "knows",  # names of features that its version knows, separated by spaces
     "limits",  # the limits of its handlers, each as <kind>=<limit>, separated by spaces
-    "stuck",  # ids of runs that are over for it but whose handlers do not stop
+    "stuck",  # ids of runs that it does not own any more but whose handlers do not stop
     "loading",  # runs whose checkpoints it is loading, each as <id>:<failed loads>
     "limited",  # runs whose calls wait for a rate, each as <id>:<name>:<since in ms>
     "claim",  # number of its last claim
     "floor",  # claims up to this number take nothing: the worker does not wait for them any more
     "suspect",  # number of the claim that took a suspect
     "drain",  # when it was asked to drain
-    "condemned",  # struck or excused: its lease is never renewed again, and its runs are recovered
-    "blame",  # the run that blocked its event loop, or nobody; empty: each of its runs
+    # set when the worker is declared lost: its lease is never renewed again, and its runs are recovered; `struck`, or `excused` if
+    # its lease expired during an outage, so that its runs get no strike
+    "condemned",
+    "blame",  # the only run that gets a strike; `nobody` for none; empty for each of its runs
     "seen",  # its last heartbeat before it was condemned
-    "spared",  # "<deadline> <until> <0 or 1>": its lease expired then, and a pause of recovery protects it until; 1: prolonged
+    # "<deadline> <until> <0 or 1>": when its lease expired, until when a pause of recovery protects it, 1 if that was prolonged
+    "spared",
 )  # fmt: skip
 
 # and a field phase:<name> for each finished phase, and a field wait:<name> for each wait that is over

@@ -85,7 +85,13 @@ CONSTANTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LuaExpression:
-    """An expression with parameters. `expand` replaces a call by the expression if the arguments are plain names."""
+    """A Lua expression with parameters. `expand` writes it in place of each call whose arguments are plain names.
+
+    Attributes:
+        name: The name by which scripts call it.
+        parameters: The names of its parameters.
+        write: Returns the expression as Lua source, for the given arguments.
+    """
 
     name: str
     parameters: tuple[str, ...]
@@ -93,14 +99,14 @@ class LuaExpression:
 
     @property
     def source(self) -> str:
-        """The expression as a Lua function, for a script that stores the function or calls it with computed arguments."""
+        """The expression as the source of a Lua function, for scripts that call it with arguments other than plain names."""
         return f"local function {self.name}({', '.join(self.parameters)}) return {self.of(self.parameters)[1:-1]} end"
 
     def of(self, arguments: Sequence[str]) -> str:
-        """Return the expression with these arguments.
+        """Return the expression with these arguments, in parentheses.
 
         Raises:
-            BadCall: If the number of arguments is wrong.
+            BadCall: The number of arguments is wrong.
         """
         if len(arguments) != len(self.parameters):
             raise BadCall(
@@ -111,7 +117,7 @@ class LuaExpression:
 
 @cache
 def lua_keys() -> dict[str, LuaExpression]:
-    """Return the Lua expression for the key of each method of `Keys`, by its name in Lua."""
+    """Return a Lua expression for each method of `Keys`, by its name in Lua: `run_key` for the method `run`, for example."""
     found = {}
     keys, mark = Keys("-", 0), "\0"
     for method, function in inspect.getmembers(Keys, inspect.isfunction):
@@ -148,7 +154,7 @@ def _has_schema(arguments: Sequence[str]) -> str:
 
 
 def _initial_counters(arguments: Sequence[str]) -> str:
-    """Return the Lua expression for the counters of a new run: life 1, its score, its time of creation, and otherwise 0."""
+    """Return the Lua expression for the stored counters of a new run: life 1, the given score and time of creation, otherwise 0."""
     given = {"life": "1", "score": None, "created": None}
     score, created = arguments
     before = " ".join(given.get(name) or "0" for name in formats.COUNTERS[:_SCORE])
@@ -267,7 +273,7 @@ def _write_out(body: str) -> str:
 
 
 def names_in(source: str) -> set[str]:
-    """Return the names that occur in Lua source outside strings and comments."""
+    """Return all identifiers and keywords that occur in Lua source outside strings and comments."""
     return set(re.findall(r"[A-Za-z_]\w*", _STRINGS_AND_COMMENTS.sub("", source)))
 
 

@@ -18,9 +18,9 @@ TYPES = {"hash": "hash", "set": "set", "sorted set": "zset", "list": "list", "st
 
 
 class Tag(str):
-    """The hash tag of a partition, with the number of replicas that must confirm a write.
+    """The hash tag of a partition, as text, with the number of replicas that must confirm a write.
 
-    Each call has a tag, so that the transport always knows how many replicas to wait for.
+    Each call carries a tag, so the transport knows for how many replicas it waits.
     """
 
     __slots__ = ("replicas",)
@@ -34,7 +34,10 @@ class Tag(str):
 
 
 class Keys:
-    """The keys of one partition. Each docstring has the type of the key, the scripts that write it, and when it ends."""
+    """The keys of one partition.
+
+    The docstring of each method has the type of the key, the scripts that write it, and when it is deleted or expires.
+    """
 
     def __init__(self, namespace: str, partition: int, durability: str = "local") -> None:
         self.partition = partition
@@ -111,9 +114,9 @@ class Keys:
         return f"{self.at}:suspect:{route}"
 
     def routes(self) -> str:
-        """Return the key of a set with the routes in which runs may wait.
+        """Return the key of a set with the routes that may have queued runs.
 
-        Each script that queues a run adds its route. Script ring removes a route in which no run waits.
+        Each script that queues a run adds its route. Script ring removes a route without queued runs.
         """
         return f"{self.at}:routes"
 
@@ -189,9 +192,10 @@ class Keys:
         return f"{self.at}:effects:{id}"
 
     def parting(self) -> str:
-        """Return the key of a sorted set with "<base> <spawned>" of steps that were let go, by the next child to cancel.
+        """Return the key of a sorted set with steps whose children are to be cancelled, by the number of the next child.
 
-        Each ending of a parent adds an entry, and due removes it when the children are cancelled.
+        An entry is "<base> <spawned>". A script that ends a parent with open children adds the entry, and due removes it when the
+        children are cancelled.
         """
         return f"{self.at}:parting"
 
@@ -239,7 +243,7 @@ class Keys:
         return f"{self.at}:parents"
 
     def felled(self, id: str) -> str:
-        """Return the key of a string with the life of a run whose new children are refused, with '-' in front after a revive.
+        """Return the key of a string with the life of a cancelled run whose new children are refused; "-<life>" after a revive.
 
         Script block_children creates the key. It expires after the retention of the run, but not before five minutes and not after
         one day.
@@ -247,14 +251,14 @@ class Keys:
         return f"{self.at}:felled:{id}"
 
     def bell(self, route: str) -> str:
-        """Return the key of a list with one token while runs wait in `ready`. Workers block on it.
+        """Return the key of a list with one token while `ready` has runs. Workers block on it.
 
         The scripts that queue a run push the token. The key expires after one minute.
         """
         return f"{self.at}:bell:{route}"
 
     def suspect_bell(self, route: str) -> str:
-        """Return the key of a list with one token while runs wait in `suspect`. Workers block on it.
+        """Return the key of a list with one token while `suspect` has runs. Workers block on it.
 
         The scripts that queue a suspect push the token. The key expires after one minute.
         """
@@ -364,9 +368,9 @@ class Keys:
         return f"{self.at}:pace:{group}"
 
     def paced(self) -> str:
-        """Return the key of a sorted set with groups with runs in their lines, by the time in ms of the next start.
+        """Return the key of a sorted set with groups whose rate of starts is used up, by the time in ms of the next start.
 
-        A script that may start no more run of a group now adds the group. Script due removes it.
+        A script that can't admit a run because of the rate adds the group. Script due removes it.
         """
         return f"{self.at}:paced"
 
@@ -540,14 +544,24 @@ class Keys:
 
 
 def type_of_key(method: Callable[..., str]) -> str:
-    """Return the type of the key that a method of Keys builds, as the server names it, from the method's docstring."""
+    """Return the type of the key that a method of Keys builds, as the server names it: `zset`, for example.
+
+    The method's docstring names the type.
+    """
     words = (method.__doc__ or "").removeprefix("Return the key of a ")
     return next(name for start, name in TYPES.items() if words.startswith(start))
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """The facts of a namespace, which are fixed when it is created."""
+    """The facts of a namespace, which are fixed when it is created.
+
+    Attributes:
+        name: The name.
+        partitions: The number of partitions.
+        durability: The durability level.
+        birth: The birth mark, a random text.
+    """
 
     name: str
     partitions: int = 1

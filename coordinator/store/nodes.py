@@ -11,7 +11,7 @@ from coordinator.store.keys import Keys, Namespace
 from coordinator.store.script import Request, read
 from coordinator.store.transport.topology.hash_slots import SLOTS, masters_from_reply, slot_of
 
-MOST_TAGS = 8 * SLOTS  # the number of tags to try; so many tags reach nearly every hash slot
+MOST_TAGS = 8 * SLOTS  # the number of tags to try; this number of tags reaches nearly every hash slot
 
 
 def every_master(space: Namespace) -> Generator[list[Request], Any, dict[str, str]]:

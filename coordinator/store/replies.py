@@ -7,7 +7,7 @@ from typing import Any
 
 
 def text(value: Any) -> str:
-    """Return a word or a name in a reply of the server as text."""
+    """Return a part of a reply as text. Bytes are decoded as UTF-8."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -22,10 +22,10 @@ def pairs(flat: Sequence[Any]) -> dict[str, Any]:
 
 
 def require_all(replies: Sequence[Any]) -> Sequence[Any]:
-    """Return the replies if none of them is an error.
+    """Return the replies, or raise the first error among them.
 
     Raises:
-        Exception: The first error among the replies.
+        Exception: A reply is this error.
     """
     for reply in replies:
         if isinstance(reply, Exception):

@@ -37,7 +37,7 @@ ROLES: Mapping[str, tuple[tuple[Script, ...], tuple[str, ...]]] = {
 
 
 def commands_of(scripts: Iterable[Script]) -> set[str]:
-    """Return the server commands that the given scripts call, directly or through `try` and `write` (see lua/shared)."""
+    """Return the names of the server commands that the scripts call, directly or through `try` and `write` (see lua/shared)."""
     called = re.compile(r"(?:redis\.p?call|\btry|\bwrite)\('([A-Za-z]+)'")
     return {found.lower() for script in scripts for found in called.findall(script.text)}
 

@@ -90,10 +90,14 @@ def read_part(name: str) -> str:
 
 
 def _select_used(shared: str, source: str) -> str:
-    """Return the pieces of the shared parts that a script uses, directly or through another piece.
+    """Return the source of those pieces of the shared parts that a script uses, directly or through another piece.
 
-    The server creates every function of a script again for each call. Unused functions took half of the time of a short script.
-    Each piece begins with `local` at the start of a line, and precedes the pieces that use it.
+    A piece is a function or a variable: it begins with `local` at the start of a line, and precedes the pieces that use it. The
+    server creates every function of a script again for each call, and unused functions took half of the time of a short script.
+
+    Args:
+        shared: The source of the shared parts.
+        source: The source of the script.
     """
     words, kept = names_in(source), list[str]()
     for piece in reversed(re.split(r"^(?=local )", shared, flags=re.M)):
@@ -104,10 +108,9 @@ def _select_used(shared: str, source: str) -> str:
 
 
 def _nest_rare(pieces: list[str], source: str) -> list[str]:
-    """Move the pieces that only a rare function uses into that function, so that they are created when it is first called.
+    """Move the pieces that only a rare function uses into that function. The server then creates them only if it is called.
 
-    Most runs have no signals and no children. Without the move, each ending would create functions that it never calls. A batch
-    of runs that need them creates them once.
+    Most runs have no signals and no children, so their calls need none of these pieces. A call for many runs creates them once.
     """
     for rare in [piece for piece in pieces if _defined(piece) & RARE]:
         inner = pieces[: pieces.index(rare)]
@@ -124,7 +127,7 @@ def _nest_rare(pieces: list[str], source: str) -> list[str]:
 
 
 def _create_once(rare: str, inner: list[str]) -> str:
-    """Return a function that creates its inner pieces and itself at its first call."""
+    """Return the Lua source of a rare function with pieces inside, which are created when the function is first called."""
     first, _, rest = rare.partition("\n")
     found = re.fullmatch(r"local function (\w+)\((.*)\)", first)
     assert found is not None, f"a rare function begins with a line of its own: {first}"
@@ -159,7 +162,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Script:
-    """One operation on a server, loaded from its Lua file."""
+    """One Lua script, loaded from the file of this name."""
 
     name: str
 
@@ -188,7 +191,7 @@ class Script:
 
     @cached_property
     def item_fields(self) -> tuple[str, ...]:
-        """The names of the arguments of one item, where the script takes a list of items."""
+        """The names of the arguments of one item; empty if the script takes no list of items."""
         return self.head.get("EACH", ()) or self.head.get("ITEM", ())
 
     @cached_property
@@ -198,7 +201,7 @@ class Script:
 
     @cached_property
     def changes(self) -> bool:
-        """Return True if the script may write."""
+        """Return True if the script may write. A script that only reads has the flag no-writes."""
         return "no-writes" not in self.head.get("Flags", ())
 
     @cached_property
@@ -208,7 +211,7 @@ class Script:
 
     @cached_property
     def body(self) -> str:
-        """The text of the file, with the shared pieces and generated functions that it uses, before it is expanded."""
+        """The source of the file without comment lines, after the shared pieces and generated functions that it uses."""
         shared = "\n".join([FUNCTIONS, *map(read_part, self.head.get("Uses", ()))])
         source = _without_comment_lines(self.source)
         return f"{_select_used(_without_comment_lines(shared), source)}\n{source}"
@@ -278,7 +281,17 @@ class Script:
         return Call(self, at, values, tuple(items), str(given["id"]) if "id" in given else None)
 
     def each(self, at: str, run: str, fixed: Mapping[str, Argument], **given: Argument) -> Call:
-        """Return a call with one item about one run, which may be merged with other calls of the same script."""
+        """Return a call with one item about one run, which may be merged with other calls of the same script.
+
+        Args:
+            at: The hash tag of the partition.
+            run: The id of the run.
+            fixed: The arguments that the call gives once, by name.
+            **given: The arguments of the item, by name.
+
+        Raises:
+            BadCall: An argument is missing or unknown.
+        """
         item = self._in_order(self.item_fields, given)
         return Call(self, at, self._in_order(self.arguments, fixed), (item,), run)
 
@@ -304,7 +317,7 @@ class Call:
         fixed: The arguments that the call gives once.
         items: The items, for a script that takes a list of them.
         run: The id of the run that the call is about, if it is about one.
-        fail_fast: Whether the call fails immediately if it was certainly not sent, instead of waiting for the node.
+        fail_fast: True if the call fails immediately when its node can't be reached and it was certainly not sent.
     """
 
     script: Script
@@ -316,7 +329,7 @@ class Call:
 
     @property
     def merges(self) -> bool:
-        """Return True if the call may be merged with other calls into one command. A call about many runs is not merged further."""
+        """Return True if the call may be merged with other calls into one command. A call about several runs is not merged."""
         return self.script.merges and self.run is not None
 
     @property
@@ -326,7 +339,7 @@ class Call:
 
     @property
     def replicas(self) -> int:
-        """The number of replicas that must confirm the writes of the call before its answer counts."""
+        """The number of replicas that must confirm the writes of the call before the caller gets the answer."""
         return self.at.replicas if isinstance(self.at, Tag) and self.script.confirmed else 0
 
     @property
@@ -342,7 +355,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Command:
-    """A plain command that reads.
+    """A server command that only reads, such as HGETALL. It has the attributes of a `Call` that the transport needs.
 
     Attributes:
         at: The hash tag of the partition.

@@ -78,9 +78,9 @@ def examine(
 def _timed(
     requests: list[Request], now: Callable[[], float] | None
 ) -> Generator[list[Request], Any, tuple[list[Any], tuple[float, float] | None]]:
-    """Return the replies, and this machine's time before the requests and after the replies.
+    """Send requests. Return the replies, and this machine's time before and after; None for the times if `now` is None.
 
-    A reply may take seconds, which must not count as a wrong clock.
+    Both times are needed, because a reply may take seconds, which must not count as a wrong clock.
     """
     before = 0.0 if now is None else now()
     replies = yield requests
@@ -94,7 +94,7 @@ def _look(at: str, *, fail_fast: bool = False) -> list[Request]:
 def _other_nodes(
     space: Namespace, wanted: Wanted, now: Callable[[], float] | None
 ) -> Generator[list[Request], Any, list[ServerProblem]]:
-    """Return the problems of the other masters of a Cluster, because a hash slot may move to any of them.
+    """Check the masters of a Cluster except that of partition 0, and return their problems. A hash slot may move to any of them.
 
     A master that can't be reached is a problem too, and the others are still checked.
     """

@@ -32,8 +32,8 @@ class Wanted:
 
     Attributes:
         durability: The durability level of the namespace.
-        creating: Whether the namespace does not exist yet. Creating a namespace requires more than using one.
-        followed: Whether the server is a Sentinel group or a Cluster, so that the transport follows its master.
+        creating: True if the namespace does not exist yet. Creating a namespace requires more than using one.
+        followed: True if the server is a Sentinel group or a Cluster, so that the transport follows its master.
         between: This machine's time before the server was asked for its time, and after the answer. None skips the clock check.
     """
 
@@ -57,7 +57,7 @@ def findings(
         info: The fields of INFO; None if the user may not run INFO.
         appendfsync: The setting of that name; None if it is not known.
         wanted: The facts about the namespace and the server that determine what the server must offer.
-        clock: The server's time; None if it is not known.
+        clock: The server's time as a Unix time in seconds; None if it is not known.
     """
     found = _skew(clock, wanted.between)
     if info is None:
@@ -241,7 +241,7 @@ def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[ServerProblem]:
 
 
 def of_address(address: Address) -> list[ServerProblem]:
-    """Return the problem of an address whose connection is not encrypted; empty if it is encrypted or local."""
+    """Return a problem if the connection to the address is not encrypted; an empty list if it is encrypted or local."""
     open_hosts = [node.host for node in address.nodes if not _is_local(node.host)]
     if address.tls or not open_hosts:
         return []

@@ -1,4 +1,7 @@
-"""Plans of an attempt: save a checkpoint of the run, wait, and end the attempt. The server refuses a token of a former owner."""
+"""Plans of an attempt: save a checkpoint of the run, wait, and end the attempt.
+
+Each plan sends the token of the run's owner. If another worker owns the run by now, the server answers `fenced` and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from coordinator.store.scripts import (
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The changes of a checkpoint since the last acknowledged save (see lua/shared/checkpoint.lua)."""
+    """The changes of a checkpoint since the last acknowledged save. DELTA in store/formats.py describes the attributes."""
 
     seq: int
     acked: int
@@ -89,7 +92,14 @@ def netstrings(parts: Iterable[bytes]) -> bytes:
 def checkpoint(
     keys: Keys, id: str, token: str, delta: Delta | bytes, now: str = ""
 ) -> Generator[Request, Any, tuple[str, int]]:
-    """Save a checkpoint.
+    """Save a checkpoint of a run.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        token: The token of the run's owner.
+        delta: The changes since the last acknowledged save, encoded or not.
+        now: The time in ms, for namespaces with the test clock.
 
     Returns:
         The answer word of checkpoint.lua (ok, gap, old, fenced, bad, unreadable), and the run's progress counter.
@@ -167,7 +177,7 @@ def spend(keys: Keys, id: str, token: str, amount: Amount) -> Generator[Request,
     """Store the total that the attempt has spent.
 
     Returns:
-        The answer word of spend.lua (ok, fenced, bad), and what the run has spent in earlier attempts and with its children.
+        The answer word of spend.lua (ok, fenced, bad), and the amount that earlier attempts and children of the run have spent.
     """
     usd, tokens, requests = amount
     reply = yield SPEND.call(keys.at, id=id, token=token, usd=usd, tokens=tokens, requests=requests)
@@ -179,10 +189,17 @@ def complete(
 ) -> Generator[Request, Any, str]:
     """Complete the run with a result, and store its last events.
 
-    With `keep`, the checkpoint is kept as long as the run.
-
     If a cancel was requested, this plan releases the run instead, which ends it as cancelled. complete.lua is the most frequent
     script, so it does not contain the code for that.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        token: The token of the run's owner.
+        result: The encoded result.
+        now: The time in ms, for namespaces with the test clock.
+        output: The last events, encoded; empty if there are none.
+        keep: Keep the checkpoint as long as the run, instead of deleting it.
 
     Returns:
         `ok`, `fenced` (the token is not the owner's), or the answer word of release.lua after a requested cancel.
@@ -222,6 +239,17 @@ def retry(
 ) -> Generator[Request, Any, str]:
     """Delay the run after a failure, so that a worker retries it.
 
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        token: The token of the run's owner.
+        delay: Seconds until the next attempt.
+        error: The encoded error of the handler.
+        from_start: Drop the checkpoint, so that the next attempt starts from the beginning.
+        asked: True if the handler asked for the retry with RetryLater.
+        delta: The last checkpoint, encoded; empty for none.
+        now: The time in ms, for namespaces with the test clock.
+
     Returns:
         The answer word of retry.lua: ok, cancelled, failed, fenced or gap.
     """
@@ -245,8 +273,15 @@ def release(
 ) -> Generator[Request, Any, str]:
     """Release the run, with a last checkpoint if `delta` is given.
 
-    `mode` is `stopping` if the worker shuts down. Any other release is `unasked`: the run is delayed, and gets a strike if it
-    made no progress.
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        token: The token of the run's owner.
+        mode: `stopping` if the worker was asked to stop the run, so that the run is requeued immediately. `unasked` otherwise: the
+            run is delayed, and gets a strike if it made no progress.
+        jitter: A number from 0 to 1, which spreads delays.
+        delta: The last checkpoint, encoded; empty for none.
+        now: The time in ms, for namespaces with the test clock.
 
     Returns:
         The answer word of release.lua: ok, delayed, dead, cancelled, failed, fenced or gap.
@@ -270,7 +305,7 @@ class Condition:
     children: Mapping[str, int] = field(default_factory=dict)
 
     def wire(self) -> str:
-        """Return the condition in the form that the scripts read."""
+        """Return the condition as the text that the scripts read: the deadline or "-", then a part for each topic and step."""
         parts = [f"s:{topic}:{number}" for topic, number in self.received.items()]
         parts += [f"c:{base}:{need}" for base, need in self.children.items()]
         return " ".join(["-" if self.deadline is None else str(self.deadline), *parts])
@@ -279,7 +314,7 @@ class Condition:
 def suspend(
     keys: Keys, id: str, token: str, *, condition: Condition, jitter: float = 0.5, delta: bytes = b"", now: str = ""
 ) -> Generator[Request, Any, str]:
-    """Let the run wait until a condition holds, with a last checkpoint if `delta` is given.
+    """Suspend the run until its condition is true, with a last checkpoint if `delta` is given.
 
     Returns:
         The answer word of suspend.lua: waiting, ok, delayed, cancelled, failed, fenced, gap or bad.
@@ -314,7 +349,7 @@ class Received:
 def receive(
     keys: Keys, id: str, token: str, condition: Condition, *, timeout_ms: int | None = None, now: str = ""
 ) -> Generator[Request, Any, Received]:
-    """Return the signal that the run receives next.
+    """Read the next signal of the given topics. Nothing is written: the next save of the run records the signal as received.
 
     Args:
         keys: The keys of the run's partition.
@@ -423,9 +458,16 @@ def collect(
 def reject(
     keys: Keys, id: str, token: str, *, proven: bool, error: bytes, jitter: float = 0.5, now: str = ""
 ) -> Generator[Request, Any, str]:
-    """Release a run that failed before the first line of its handler.
+    """Delay a run whose attempt failed before the first line of its handler.
 
-    `proven` is True if a handler of the kind has started in this process before. Only then does the attempt count as a strike.
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        token: The token of the run's owner.
+        proven: True if a handler of the kind has started in this process before. Only then does the attempt count as a strike.
+        error: The encoded error.
+        jitter: A number from 0 to 1, which spreads delays.
+        now: The time in ms, for namespaces with the test clock.
 
     Returns:
         The answer word of reject.lua: delayed, dead, cancelled, failed or fenced.
@@ -444,7 +486,14 @@ def reject(
 
 
 def extend(keys: Keys, id: str, token: str, *, number: int, seconds: float) -> Generator[Request, Any, str]:
-    """Extend the soft deadline of a run. `number` is the number of this extension, counted from 1.
+    """Extend the soft deadline of a run by some seconds.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        token: The token of the run's owner.
+        number: The number of this extension, counted from 1, by which the server recognises a repeated call.
+        seconds: The seconds to add.
 
     Returns:
         `ok`, or `fenced` if the token is not the owner's.

@@ -22,7 +22,21 @@ WAITER_TTL = 20_000  # ms that a client's registration outlives its last call; c
 class NewRun(NamedTuple):
     """A run to enqueue. The fields have the order of the arguments of enqueue.lua.
 
-    Times are in milliseconds. `due` is an absolute time, or a delay such as '+1500'. Empty fields are not set.
+    Times are in milliseconds. An empty text means that the run does not have the option.
+
+    Attributes:
+        id: The id of the run.
+        route: Its route.
+        spec: Its encoded inputs, meta and extra values.
+        priority: Its priority.
+        due: When it may be claimed, as a Unix time, or as a delay such as '+1500'.
+        expires: The time after which it is cancelled if no worker has claimed it.
+        once: Its idempotency key.
+        digest: A digest of its inputs, for the idempotency key.
+        key_ttl: How long the key is kept after the end of the run; '-' for as long as the run.
+        retention: How long the run is kept after its end.
+        parent: The id of its parent.
+        group: The name of its group.
     """
 
     id: str
@@ -101,13 +115,13 @@ def _tag(namespace: Namespace, partition: int) -> str:
 
 
 def view(keys: Keys, id: str) -> Generator[Request, Any, Any]:
-    """Return the reply of view.lua without its first word, or None if the run does not exist."""
+    """Return the stored parts of a run, as view.lua answers them after its first word; None if the run does not exist."""
     reply = yield VIEW.call(keys.at, id=id)
     return None if word(reply) == "missing" else reply[1:]
 
 
 def wait(keys: Keys, id: str, client: str) -> Generator[Request, Any, list[Any]]:
-    """Return how a run ended, or register a client that the server wakes when the run ends.
+    """Return the ending of a run. If the run has not ended, register a client, which the server wakes when the run ends.
 
     Returns:
         The answer word of wait.lua (ended, open, missing) and, for an ended run, the ending.
@@ -125,7 +139,7 @@ def take_hints(keys: Keys, client: str, most: int) -> Generator[Request, Any, li
 def cancel(
     keys: Keys, id: str, *, operation: str, grace: float, life: int | None = None, now: str = ""
 ) -> Generator[Request, Any, list[str]]:
-    """Cancel a run that waits, or ask the worker of a running run to stop it.
+    """Cancel a queued, delayed or waiting run, or ask the worker of a running run to stop it.
 
     Args:
         keys: The keys of the run's partition.
@@ -220,7 +234,12 @@ def send(
 
 
 def discard(keys: Keys, id: str, life: int | None = None) -> Generator[Request, Any, list[str]]:
-    """Remove an ended run.
+    """Remove an ended run and its checkpoint.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        life: The life of the run to remove; None for its current life.
 
     Returns:
         The answer words of discard.lua. The first is discarded, open (the run has not ended), changed or missing.
@@ -233,9 +252,12 @@ def discard(keys: Keys, id: str, life: int | None = None) -> Generator[Request, 
 
 
 def pause(keys: Keys, name: str, operation: str) -> Generator[Request, Any, bool]:
-    """Stop the claims of `queue:<name>` or `kind:<name>` in a partition. Return False if the name was already paused.
+    """Pause a queue or a kind in a partition: workers claim no more of its runs. Return False if it was already paused.
 
-    `operation` is a random mark of this change, by which the server recognises a repeated call.
+    Args:
+        keys: The keys of the partition.
+        name: `queue:<name>` or `kind:<name>`.
+        operation: A random mark of this change, by which the server recognises a repeated call.
 
     Raises:
         Changed: Other clients kept pausing and unpausing the name at the same time.
@@ -250,9 +272,13 @@ def pause(keys: Keys, name: str, operation: str) -> Generator[Request, Any, bool
 
 
 def unpause(keys: Keys, name: str, operation: str, most: int = 1000) -> Generator[Request, Any, bool]:
-    """Allow claims again and ring the bells of up to `most` routes. Return False if the name was not paused.
+    """Unpause a queue or a kind in a partition, and wake idle workers. Return False if it was not paused.
 
-    `operation` is a random mark of this change, by which the server recognises a repeated call.
+    Args:
+        keys: The keys of the partition.
+        name: `queue:<name>` or `kind:<name>`.
+        operation: A random mark of this change, by which the server recognises a repeated call.
+        most: The largest number of routes whose bells are rung.
 
     Raises:
         Changed: Other clients kept pausing and unpausing the name at the same time.

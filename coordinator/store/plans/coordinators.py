@@ -19,7 +19,8 @@ class Recovered:
     """The numbers of runs that were taken from a worker that is gone, by their new status.
 
     Attributes:
-        word: `ok`, or the answer word that says why no run was taken: `unlocked`, `gone`, `alive` or `held`.
+        word: `ok`, or why no run was taken: `unlocked` (another coordinator has the lock), `gone` (the worker is not registered),
+            `alive` (its lease has not expired), `held` (recovery is paused) or `renewed` (see `abandon`).
         queued: Runs that were requeued.
         delayed: Runs that were delayed.
         dead: Runs that are dead after their last strike.
@@ -55,7 +56,14 @@ class Recovered:
 def judge(
     keys: Keys, coordinator: str, *, tick: float, most: int = 100, now: str = ""
 ) -> Generator[Request, Any, tuple[list[str], int, int]]:
-    """Check the leases of a partition.
+    """Check the leases of a partition, and record that the coordinator is alive.
+
+    Args:
+        keys: The keys of the partition.
+        coordinator: The name under which the coordinator announces itself (see model/features.py).
+        tick: Seconds between two checks.
+        most: The largest number of workers to return.
+        now: The time in ms, for namespaces with the test clock.
 
     Returns:
         The workers to recover now, for how many ms the recovery of all others is paused, and the ms until the next check.
@@ -73,7 +81,18 @@ def read_host_and_pid(keys: Keys, worker: str) -> Generator[Request, Any, tuple[
 def recover(
     keys: Keys, worker: str, *, lock: str, token: str, tick: float, batch: int, jitter: float, now: str = ""
 ) -> Generator[Request, Any, Recovered]:
-    """Take a batch of runs from a worker whose lease expired, and return the counts. The caller must hold the lock."""
+    """Take a batch of runs from a worker whose lease expired, and return the counts. The caller must hold the lock.
+
+    Args:
+        keys: The keys of the partition.
+        worker: The worker.
+        lock: The name of the lock.
+        token: The token with which the caller has taken the lock.
+        tick: Seconds between two checks of the leases.
+        batch: The largest number of runs to take.
+        jitter: A number from 0 to 1, which spreads delays.
+        now: The time in ms, for namespaces with the test clock.
+    """
     reply = yield RECOVER.call(
         keys.at, now=now, lock=lock, token=token, worker=worker, tick=round(tick * 1000), batch=batch, jitter=jitter
     )
@@ -83,7 +102,7 @@ def recover(
 def abandon(
     keys: Keys, worker: str, *, batch: int = 200, blame: str = "", jitter: float = 0.5, deadline: str = "", now: str = "",
 ) -> Generator[Request, Any, Recovered]:  # fmt: skip
-    """Declare a worker gone, and take all its runs, batch by batch.
+    """Declare a worker lost, and take all its runs, batch by batch. Return the counts.
 
     Args:
         keys: The keys of the partition.
@@ -122,8 +141,9 @@ class DueResult:
     """The result of a call of `due`.
 
     Attributes:
-        moved: The number of delayed and waiting runs that were due.
-        passed: The number of deadlines that passed (of claims and of cancels), and of examined children that a parent has let go.
+        moved: The number of delayed and waiting runs that were queued.
+        passed: The number of deadlines that had passed (of expiries and of requested cancels), plus the number of children that
+            were examined because their parent let them go.
         next_ms: Milliseconds until the next run is due; None if no run waits for its time.
     """
 
@@ -133,14 +153,20 @@ class DueResult:
 
 
 def due(keys: Keys, *, batch: int = 500, now: str = "") -> Generator[Request, Any, DueResult]:
-    """Queue delayed runs that are due, and cancel runs that expired or did not stop in time. Return the counts."""
+    """Queue delayed and waiting runs that are due, and cancel runs that expired or did not stop in time. Return the counts.
+
+    Args:
+        keys: The keys of the partition.
+        batch: The largest number of runs to handle.
+        now: The time in ms, for namespaces with the test clock.
+    """
     reply = yield DUE.call(keys.at, now=now, batch=batch)
     upcoming = text(reply[3])
     return DueResult(int(reply[1]), int(reply[2]), int(upcoming) - int(reply[4]) if upcoming else None)
 
 
 def ring(keys: Keys, most: int = 200) -> Generator[Request, Any, int]:
-    """Ring the bells of routes in which runs wait. Return the number of such routes."""
+    """Ring the bells of up to `most` routes that have queued runs. Return the number of routes with queued runs."""
     reply = yield RING.call(keys.at, most=most)
     return int(reply[1])
 
@@ -165,7 +191,10 @@ class UnreportedEnding:
 
 
 def take_endings(keys: Keys, *, most: int) -> Generator[Request, Any, list[UnreportedEnding]]:
-    """Take the oldest endings that no worker reports, each once. For the next ten minutes, scripts record further endings."""
+    """Take up to `most` endings of runs that no worker reports from the list of the partition, and return them, oldest first.
+
+    The call also makes the scripts record further endings, for the next ten minutes.
+    """
     reply = yield TAKE_ENDINGS.call(keys.at, most=most)
     entries = (text(entry).split(" ") for entry in reply[1])
     return [
@@ -182,13 +211,19 @@ def lock(keys: Keys, name: str, token: str, ttl: float) -> Generator[Request, An
 
 
 def trim(keys: Keys, *, cap: int = 10_000, now: str = "") -> Generator[Request, Any, int]:
-    """Remove ended runs whose retention is over from the lists of ended runs. Return the number of removed runs."""
+    """Remove ended runs whose retention is over from the lists of ended runs. Return the number of removed runs.
+
+    Args:
+        keys: The keys of the partition.
+        cap: The largest number of entries to keep that were set aside as damaged.
+        now: The time in ms, for namespaces with the test clock.
+    """
     reply = yield TRIM.call(keys.at, now=now, cap=cap)
     return int(reply[1])
 
 
 def cap(keys: Keys, status: str, *, keep: int, batch: int) -> Generator[Request, Any, int]:
-    """Remove ended runs of a status that exceed the number to keep, up to a batch. Return the number of removed runs.
+    """Remove the ended runs of a status beyond the number to keep, at most `batch`. Return the number of removed runs.
 
     Runs whose retention ends first are removed first.
     """
@@ -219,7 +254,7 @@ def trim_children(space: Namespace, keys: Keys, *, most: int, now: str = "") -> 
 def _without_children(
     space: Namespace, keys: Keys, pairs: Sequence[tuple[str, str]]
 ) -> Generator[list[Request], Any, list[tuple[str, str]]]:
-    """Return the pairs of a parent and a child whose child has no children in any other partition."""
+    """Return those pairs of a parent and a child in which the child has no children in any other partition."""
     others = [other for other in space.everywhere() if other.partition != keys.partition]
     if not others:
         return list(pairs)
@@ -229,7 +264,7 @@ def _without_children(
 
 
 def find_existing(keys: Keys, sets: Sequence[Sequence[str]]) -> Generator[Request | list[Request], Any, list[bool]]:
-    """Return for each set of keys whether one of its keys exists. One command is enough if no key of any set exists."""
+    """Return, for each set of keys, True if one of its keys exists. If no key of any set exists, one command is sent."""
     if not (yield read(keys.at, "EXISTS", *(key for one in sets for key in one))):
         return [False] * len(sets)
     if len(sets) == 1:

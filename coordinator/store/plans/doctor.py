@@ -23,7 +23,7 @@ Faults = list[tuple[str, str]]  # word, detail
 
 @cache
 def key_types() -> dict[str, str]:
-    """Return the type that each key must have, by its name or the first part of its name."""
+    """Return the type that each key must have, by the name of the key, or by the part of its name before the first colon."""
     keys, found = Keys("-", 0), {}
     for method, function in inspect.getmembers(Keys, inspect.isfunction):
         if method.startswith("_") or method == "set_aside":
@@ -38,20 +38,33 @@ def key_types() -> dict[str, str]:
 
 
 def scan_keys(at: str, namespace: str, cursor: int) -> Generator[Request, Any, tuple[int, list[str]]]:
-    """Return the next cursor of a SCAN, and some keys of the namespace: of all partitions on the node of partition `at`."""
+    """Return the next cursor of a SCAN, and some keys of the namespace, of all partitions on one node.
+
+    Args:
+        at: The hash tag of a partition on the node.
+        namespace: The name of the namespace.
+        cursor: The cursor of the page before; 0 for the first page.
+    """
     reply = yield read(at, "SCAN", cursor, "MATCH", f"{{{namespace}:*}}:*", "COUNT", PAGE)
     return int(reply[0]), [key.decode(errors="surrogateescape") for key in reply[1]]
 
 
 def read_members(keys: Keys, key: str, kind: str, cursor: int) -> Generator[Request, Any, tuple[int, list[str]]]:
-    """Return the next cursor and some members of a set or a zset."""
+    """Return the next cursor of a scan, and some members of a set or a sorted set.
+
+    Args:
+        keys: The keys of the partition.
+        key: The set or sorted set.
+        kind: `set`, or `zset` for a sorted set.
+        cursor: The cursor of the page before; 0 for the first page.
+    """
     scanning, step = ("SSCAN", 1) if kind == "set" else ("ZSCAN", 2)
     reply = yield read(keys.at, scanning, raw(key), cursor, "COUNT", PAGE)
     return int(reply[0]), [member.decode(errors="surrogateescape") for member in reply[1][::step]]
 
 
 def read_types(keys: Keys, names: Sequence[str]) -> Generator[list[Request], Any, list[str]]:
-    """Return the type of each key."""
+    """Return the type of each key, as TYPE answers it: `none` if the key does not exist."""
     replies = yield [read(keys.at, "TYPE", raw(name)) for name in names]
     return [text(reply) for reply in require_all(replies)]
 
@@ -68,7 +81,15 @@ def examine(keys: Keys, ids: Sequence[str]) -> Generator[list[Request], Any, lis
 def examine_entries(
     keys: Keys, place: str, name: str, members: Sequence[str], now: str = ""
 ) -> Generator[list[Request], Any, list[Faults]]:
-    """Return the faults of each member of a set or sorted set, as (fault, detail) pairs; empty for a member without faults."""
+    """Return the faults of each member of a set or sorted set, as (fault, detail) pairs; empty for a member without faults.
+
+    Args:
+        keys: The keys of the partition.
+        place: The family of the set: the part of its name before the first colon.
+        name: The rest of the set's name; empty if it has none.
+        members: The members to examine.
+        now: The time in ms, for namespaces with the test clock.
+    """
     calls = [
         scripts.EXAMINE_ENTRIES.call(keys.at, [(raw(member),) for member in part], now=now, place=place, name=raw(name))
         for part in _parts(members)
@@ -79,7 +100,14 @@ def examine_entries(
 def examine_keys(
     keys: Keys, family: str, expected: str, names: Sequence[str]
 ) -> Generator[list[Request], Any, list[Faults]]:
-    """Return the faults of each key of a family, as (fault, detail) pairs; empty for a key without faults."""
+    """Return the faults of each key of a family, as (fault, detail) pairs; empty for a key without faults.
+
+    Args:
+        keys: The keys of the partition.
+        family: The part of the keys' names before the first colon.
+        expected: The type that the keys must have.
+        names: The rest of each key's name.
+    """
     calls = [
         scripts.EXAMINE_KEYS.call(keys.at, [(raw(name),) for name in part], family=family, expected=expected)
         for part in _parts(names)

@@ -1,4 +1,4 @@
-"""Plans of supervisors and of the commands that ask them to roll or to drain.
+"""Plans of supervisors, and of the commands that ask for a roll of a fleet or a drain of a worker.
 
 A roll is stored in partition 0: the process that asked for it, and a part for each supervisor of the fleet. A part has a state,
 the number of replaced processes and of all processes. Its state is `waiting`, `going`, `done`, `failed` (with a reason), `stopped`
@@ -17,14 +17,21 @@ from coordinator.store.script import Request, read
 from coordinator.store.scripts import DRAIN, ROLL, ROLL_PART, SUPERVISE, UNLOCK
 
 SILENCE = 15.0  # seconds without a call after which a supervisor counts as lost
-MOST = 1000  # workers of a partition that are read at most
+MOST = 1000  # the most workers of a partition that are read
 
 UNFINISHED = ("waiting", "going")
 
 
 @dataclass(frozen=True, slots=True)
 class RollPart:
-    """The part of one supervisor in a roll."""
+    """The part of one supervisor in a roll.
+
+    Attributes:
+        state: waiting, going, done, failed, stopped or left (see above).
+        replaced: The number of processes that were replaced.
+        total: The number of processes to replace.
+        reason: Why the part failed; empty otherwise.
+    """
 
     state: str
     replaced: int = 0
@@ -36,7 +43,7 @@ class RollPart:
 
     @classmethod
     def read(cls, stored: str) -> RollPart:
-        """Return the part of a supervisor in a roll from its stored form."""
+        """Return the part from its stored form, the text that `str` returns."""
         state, replaced, total, reason = [*stored.split(" ", 3), "", "", ""][:4]
         return cls(state, int(replaced or 0), int(total or 0), reason)
 
@@ -68,8 +75,8 @@ def supervise(
         keys: The keys of partition 0.
         fleet: The fleet.
         supervisor: The id of the supervisor.
-        leaves: Whether the supervisor shuts down.
-        renews: Whether the list of supervisors, which expires after one minute, is renewed.
+        leaves: True if the supervisor shuts down.
+        renews: True to renew the list of supervisors, which expires after one minute.
         now: The time in ms, for namespaces with the test clock.
     """
     reply = yield SUPERVISE.call(
@@ -81,7 +88,7 @@ def supervise(
 
 
 def report_part(keys: Keys, fleet: str, roll: str, supervisor: str, part: RollPart) -> Generator[Request, Any, bool]:
-    """Store the progress of a supervisor in a roll. Return False if the supervisor's part is over, or the roll is another one."""
+    """Store the progress of a supervisor in a roll. Return False if its part is already over, or another roll has begun."""
     reply = yield ROLL_PART.call(
         keys.at, fleet=fleet, roll=roll, supervisor=supervisor, part=str(part), state=part.state
     )
@@ -96,7 +103,7 @@ def unlock(keys: Keys, name: str, token: str) -> Generator[Request, Any, bool]:
 
 @dataclass(frozen=True, slots=True)
 class MarkedWorker:
-    """A worker whose process has a mark.
+    """A worker whose process has a mark, by which its supervisor recognises the process.
 
     Attributes:
         id: The worker's id.
@@ -151,7 +158,16 @@ class RollAnswer:
 def request_roll(
     keys: Keys, fleet: str, roll: str, *, at_once: int, by: str, now: str = ""
 ) -> Generator[Request, Any, RollAnswer]:
-    """Ask the supervisors of a fleet to replace their processes, `at_once` at a time. Return the answer."""
+    """Ask the supervisors of a fleet to replace their processes. Return the answer.
+
+    Args:
+        keys: The keys of partition 0.
+        fleet: The fleet.
+        roll: A random id for the roll.
+        at_once: The number of processes that each supervisor may replace at the same time.
+        by: The user who asks for the roll.
+        now: The time in ms, for namespaces with the test clock.
+    """
     reply = yield ROLL.call(
         keys.at, now=now, fleet=fleet, roll=roll, at_once=at_once, by=by, silence=round(SILENCE * 1000)
     )
@@ -162,7 +178,13 @@ def request_roll(
 
 @dataclass(frozen=True, slots=True)
 class RollView:
-    """The progress of a roll. `lost` has the supervisors with an unfinished part from which the server has not heard lately."""
+    """The progress of a roll.
+
+    Attributes:
+        roll: The id of the roll; empty if the fleet has no roll.
+        parts: The part of each supervisor, by its id.
+        lost: The supervisors with an unfinished part that have made no call for 15 seconds.
+    """
 
     roll: str
     parts: dict[str, RollPart]
@@ -175,7 +197,7 @@ class RollView:
 
 
 def read_roll(keys: Keys, fleet: str) -> Generator[list[Request], Any, RollView]:
-    """Return the last roll of a fleet."""
+    """Return the progress of the last roll of a fleet."""
     found = yield [
         read(keys.at, "HGETALL", keys.roll(fleet)),
         read(keys.at, "ZRANGE", keys.supervisors(fleet), 0, -1, "WITHSCORES"),

@@ -76,16 +76,16 @@ def read_limits(keys: Keys) -> Generator[Request, Any, list[GroupLimit]]:
 
 
 def find_limit(stored: Mapping[str, Any], kind: str, group: str) -> int | None:
-    """Return the limit of a group from the stored limits of its partition; None if none is known. See limit_of in pace.lua.
+    """Return the limit of a group from the stored limits of its partition; None if none is known.
 
-    If an operator has removed the limit, the result is MOST_AT_ONCE.
+    If an operator has set "no limit", the result is MOST_AT_ONCE. `limit_of` in pace.lua does the same.
     """
     limit = _find(stored, "", kind, group)
     return MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit.isdigit() else None
 
 
 def find_rate(stored: Mapping[str, Any], kind: str, group: str) -> tuple[str | None, int | None]:
-    """Return the rate of starts of a group and its burst, from the stored limits of its partition; None if there is none."""
+    """Return the rate of starts of a group and its burst, from the stored limits of its partition; None and None if it has none."""
     return decode_starts(_find(stored, "rate:", kind, group))
 
 
@@ -114,6 +114,14 @@ class Swept:
 def sweep(
     keys: Keys, cursor: str = "0", *, most: int = 200, turn: int = 0, now: str = ""
 ) -> Generator[Request, Any, Swept]:
-    """Give the free places of some groups to the runs in their lines. Examine the places of the groups whose turn it is."""
+    """Sweep some groups: give their free places to the runs in their lines, and examine the places of a part of the groups.
+
+    Args:
+        keys: The keys of the partition.
+        cursor: The cursor of the call before; "0" to begin.
+        most: About how many groups one call sweeps.
+        turn: The number of the sweep, which decides of which groups the places are examined.
+        now: The time in ms, for namespaces with the test clock.
+    """
     reply = yield SWEEP.call(keys.at, now=now, cursor=cursor, most=most, turn=turn)
     return Swept(text(reply[1]), int(reply[2]), int(reply[3]))

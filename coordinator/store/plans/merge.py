@@ -1,4 +1,4 @@
-"""Merge many plans into one: requests of the same step share a trip, so that a thousand runs cost a few trips.
+"""Merge many plans into one. Requests that the plans yield at the same step share a trip, so a thousand runs need a few trips.
 
 Each plan receives its own replies and its own errors, as if it ran alone. A plan that fails does not stop the others.
 """

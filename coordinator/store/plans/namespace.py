@@ -57,7 +57,7 @@ def create(
         birth: A random mark that distinguishes this namespace from an earlier one of the same name.
         partitions: The number of partitions. None accepts any number, and creates a new namespace with one partition.
         durability: The durability level. None accepts any level, and creates a new namespace with 'local'.
-        clock: 'server', or 'test' for a namespace whose time is given by the caller.
+        clock: 'server', or 'test' for a namespace in which callers pass in the time.
 
     Raises:
         NotConfigured: The namespace exists with another number of partitions or another durability.
@@ -80,7 +80,7 @@ def create(
 def _check_same(have: Namespace, partitions: int | None, durability: str | None) -> None:
     if partitions is not None and partitions != have.partitions:
         raise NotConfigured(
-            f"namespace {have.name!r} has {have.partitions} partitions for good, not {partitions}: their number can't be changed; "
+            f"namespace {have.name!r} has {have.partitions} partitions, not {partitions}: their number can't be changed; "
             "use another namespace"
         )
     if durability is not None and durability != have.durability:
@@ -104,7 +104,7 @@ def create_missing_copies(name: str, birth: str) -> Generator[Request | list[Req
 
 
 def _copy(have: Namespace, clock: str) -> Generator[list[Request], Any, None]:
-    """Write the facts to every partition but the first. Skip a partition that can't be reached."""
+    """Write the facts of a namespace to every partition except partition 0. Skip a partition that can't be reached."""
     copies: list[Request] = [
         fail_fast(_creation(keys, have.birth, have.partitions, have.durability, clock))
         for keys in have.everywhere()[1:]

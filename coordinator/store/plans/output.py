@@ -16,7 +16,7 @@ PAGE = 1_000  # entries in one page
 
 
 def listen(keys: Keys, id: str) -> Generator[Request, Any, tuple[str, str]]:
-    """Prepare to read the output of a run.
+    """Prepare to read the output of a run: from now on, the script that ends the run writes an end to the output.
 
     Returns:
         The answer word of listen.lua (open, ended, missing), and the status of the run.
@@ -32,7 +32,7 @@ def read_page(keys: Keys, id: str, after: str) -> Generator[Request, Any, list[E
 
 
 def interrupt(keys: Keys, client: str) -> Generator[Request, Any, None]:
-    """End the blocking read of a client's outputs in a partition, so that the client can read other outputs too."""
+    """End the blocking read with which a client waits for outputs in a partition. Its next read can include further outputs."""
     yield INTERRUPT.call(keys.at, client=client)
 
 
@@ -54,7 +54,14 @@ class TranscriptPage:
 
 
 def read_transcript(keys: Keys, id: str, start: int, room: int) -> Generator[Request, Any, TranscriptPage]:
-    """Return the saved messages of a run from the message `start` on, as many as fit into `room` bytes."""
+    """Return a page of the saved messages of a run.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        start: The number of the first message, from 0.
+        room: The size of the page in bytes, about.
+    """
     reply = yield TRANSCRIPT.call(keys.at, id=id, number=start, room=room)
     if word(reply) != "ok":
         return TranscriptPage(word(reply))

@@ -86,9 +86,10 @@ class Acquired:
     """The answer to acquire.lua.
 
     Attributes:
-        word: ok, wait, old, gone, unknown, large, bad or unreadable.
-        wait_ms: The ms after which to ask again.
-        burst: The burst, if the cost is above it.
+        word: ok (the call may start), wait, old (the request has ended, or a later one overtook it), gone (the worker has left or
+            was declared lost), unknown (there is no such rate), large (the cost is above the burst), bad or unreadable.
+        wait_ms: If the word is wait, the milliseconds after which to ask again.
+        burst: If the word is large, the burst.
     """
 
     word: str
@@ -123,7 +124,7 @@ def acquire(
 def finish(
     keys: Keys, worker: str, name: str, number: int, cost: int | None, now: str = ""
 ) -> Generator[Request, Any, str]:
-    """End a request. Return the answer word of finish.lua.
+    """Record that an external call has ended, or that a waiting request was withdrawn. Return the answer word of finish.lua.
 
     Args:
         keys: The keys of the partition of the name.
@@ -140,7 +141,16 @@ def finish(
 def back_off(
     keys: Keys, worker: str, name: str, number: int, pause_ms: int, now: str = ""
 ) -> Generator[Request, Any, str]:
-    """Prevent calls of the rate from starting for some time. Return the answer word of back_off.lua."""
+    """Let no call of a rate start for some time. Return the answer word of back_off.lua.
+
+    Args:
+        keys: The keys of the partition of the name.
+        worker: The worker in this partition.
+        name: The name of the rate.
+        number: The number of the request whose call asks for the back-off.
+        pause_ms: The length of the back-off in milliseconds.
+        now: The time in ms, for namespaces with the test clock.
+    """
     call = BACK_OFF.call(keys.at, now=now, worker=worker, name=name, number=number, pause=pause_ms)
     return word((yield call))
 

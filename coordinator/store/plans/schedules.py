@@ -21,7 +21,7 @@ PAGE = 500
 
 
 class NewSchedule(NamedTuple):
-    """A schedule to create or replace. Times are in ms, as text."""
+    """A schedule to create or replace. `expires` and `retention` are times in ms, as text; empty if the runs do not have them."""
 
     name: str
     rules: bytes
@@ -52,7 +52,18 @@ def replace(keys: Keys, birth: str, new: NewSchedule, generation: str, now: str 
 
 
 def pause(keys: Keys, name: str, generation: str, *, paused: bool, now: str = "") -> Generator[Request, Any, str]:
-    """Pause or unpause a schedule. Return `ok` or `missing`."""
+    """Pause or unpause a schedule. Return `ok`, or `missing` if there is no such schedule.
+
+    Args:
+        keys: The keys of the schedule's partition.
+        name: The name of the schedule.
+        generation: The new generation of the schedule, a random mark.
+        paused: True to pause, False to unpause.
+        now: The time in ms, for namespaces with the test clock.
+
+    Raises:
+        Changed: Other clients kept changing the schedule at the same time.
+    """
     seen = ""
     for _ in range(TRIES):
         reply = yield PAUSE_SCHEDULE.call(
@@ -65,7 +76,17 @@ def pause(keys: Keys, name: str, generation: str, *, paused: bool, now: str = ""
 
 
 def remove(keys: Keys, name: str, generation: str, now: str = "") -> Generator[Request, Any, str]:
-    """Remove a schedule. Return `ok` or `missing`."""
+    """Remove a schedule. Return `ok`, or `missing` if there is no such schedule.
+
+    Args:
+        keys: The keys of the schedule's partition.
+        name: The name of the schedule.
+        generation: The new generation of the schedule, a random mark.
+        now: The time in ms, for namespaces with the test clock.
+
+    Raises:
+        Changed: Other clients kept changing the schedule at the same time.
+    """
     seen = ""
     for _ in range(TRIES):
         reply = yield UNSCHEDULE.call(keys.at, now=now, name=name, seen=seen, generation=generation)
@@ -144,7 +165,7 @@ class Upcoming:
 
 
 def upcoming(keys: Keys, *, batch: int, now: str = "") -> Generator[Request, Any, Upcoming]:
-    """Return the schedules that are due, or whose next fire time must be computed."""
+    """Return up to `batch` schedules that are due, or whose next fire time must be computed."""
     reply = yield UPCOMING.call(keys.at, now=now, batch=batch)
     _, rows, first, clock = reply
     entries = tuple(_entry(*row) for row in rows)
@@ -156,9 +177,10 @@ def _entry(name: bytes, generation: bytes, after: bytes, next: bytes, offset: by
 
 
 class Fire(NamedTuple):
-    """One step of a schedule, in the order of fire.lua. Times are in ms, as text.
+    """One step of a schedule, with the fields in the order of the arguments of fire.lua. Times are in ms, as text.
 
-    Without `at` and `id` the step enqueues no run and only sets the next fire time.
+    If `at` and `id` are empty, the step enqueues no run and only sets the next fire time. `Firing` in model/policies/schedule.py
+    describes the times.
     """
 
     name: str

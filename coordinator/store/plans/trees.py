@@ -31,10 +31,14 @@ PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class CancelledNode:
-    """A run of a tree in one of its lives, after its cancel. `status` is None if the run no longer existed.
+    """A run of a tree, after its cancel.
 
-    `started` is True if a worker has ever claimed the run: its handler may still be executing, and may enqueue children.
-    `retention` is the run's own retention in ms; None if it has none.
+    Attributes:
+        id: The id of the run.
+        life: The life of the run that was cancelled.
+        status: The status of the run after the cancel; None if the run did not exist any more.
+        started: True if a worker has ever claimed the run: its handler may still be executing, and may enqueue children.
+        retention: The retention of the run in ms; None if it was enqueued without one.
     """
 
     id: str
@@ -47,7 +51,14 @@ class CancelledNode:
 def cancel_below(
     space: Namespace, root: CancelledNode, *, operation: str, grace: float
 ) -> Generator[list[Request], Any, dict[str, Status]]:
-    """Cancel every run below a run that was cancelled just now. Return the new status of each run, by id."""
+    """Cancel every run below a cancelled run. Return the new status of each run, by id.
+
+    Args:
+        space: The namespace.
+        root: The run, which was cancelled just before.
+        operation: A random mark of this call, by which the server recognises a repeated call.
+        grace: Seconds after which a run that has not stopped is ended by force.
+    """
     found: dict[str, Status] = {}
     seen, left = {root.id}, [root]
     while left:
@@ -95,7 +106,7 @@ def block_children(space: Namespace, runs: Sequence[CancelledNode]) -> Generator
 
 
 def unblock_children(space: Namespace, run: CancelledNode) -> Generator[list[Request], Any, None]:
-    """Make every partition accept new children of a run again. The caller is about to revive the run."""
+    """Make every partition accept new children of a run again. Call this before the run is revived."""
     yield from _block(space, [run], again=True)
 
 

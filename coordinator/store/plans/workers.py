@@ -18,7 +18,7 @@ MOST_CHUNKS = 500  # chunks of messages that one page of a checkpoint asks for
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """The description of a worker that the server stores when the worker joins."""
+    """The facts about a worker that the server stores when the worker joins."""
 
     worker: str
     lease_ms: int
@@ -73,8 +73,8 @@ class HeartbeatReply:
 
     Attributes:
         cancels: Runs that the worker must cancel.
-        lost: Runs, as (id, token), that the worker holds and no longer owns.
-        strays: Runs, as (id, token), that the worker owns and does not hold.
+        lost: Runs, as (id, token), that the worker executes but no longer owns.
+        strays: Runs, as (id, token), that the worker owns but does not execute.
         drain: Not empty if the worker was asked to drain.
     """
 
@@ -89,17 +89,17 @@ def heartbeat(
     memory: int = 0, stuck: Sequence[str] = (), loading: Mapping[str, int] | None = None,
     limited: Mapping[str, str] | None = None, now: str = "",
 ) -> Generator[Request, Any, HeartbeatReply | None]:  # fmt: skip
-    """Renew the lease of a worker.
+    """Renew the lease of a worker, and report its state.
 
     Args:
         keys: The keys of the partition.
         worker: The worker.
-        lease_ms: How long the lease lasts from now.
+        lease_ms: How long the lease lasts from now, in milliseconds.
         floor: Claims up to this number take no runs, because the worker does not wait for their replies any more.
         held: The runs that the worker holds, as (id, token). The server compares them with the runs that the worker owns.
             None to compare nothing.
         memory: The memory of the worker's process, in bytes.
-        stuck: Runs that are over for the worker but whose handlers do not stop, for status displays.
+        stuck: Runs that the worker does not own any more but whose handlers do not stop, for status displays.
         loading: Runs whose checkpoints the worker is loading, with the number of failed loads, for status displays.
         limited: Runs whose calls wait for a rate, with its name and the time in ms as `name:since`, for status displays.
         now: The time in ms, for namespaces with the test clock.
@@ -142,7 +142,7 @@ def read_loss(keys: Keys, run: str, worker: str) -> Generator[list[Request], Any
 
 
 class Claimed(NamedTuple):
-    """A run as the answer to a claim contains it.
+    """A run that a claim has given to the worker. The other attributes are stored fields of the run (see store/formats.py).
 
     Attributes:
         checkpoint: The parts of the checkpoint (ckpt fields, message chunks and, if the run has some, effects); 'paged' if they are
@@ -150,7 +150,7 @@ class Claimed(NamedTuple):
         suspect: True if the run must be alone in its process.
         spent: The time of the run that counts for its deadlines, encoded.
         spend: What the run has spent of its budget, encoded.
-        killed: The failure with which a deadline killed the run's previous life, encoded; empty if none did.
+        killed: The error of the deadline at which the previous life of the run was killed, encoded; empty if it was not killed.
     """
 
     id: str
@@ -182,7 +182,7 @@ def claim(
         alone: True if the worker holds no run, so that it may take a suspect.
         outdated: True if newer code is being rolled out. Then the worker does not take runs that were released in the last second.
         inline: The largest checkpoint, in bytes, that the answer may contain.
-        budget: The bytes of all specs and checkpoints in the answer. The first run is taken whatever its size.
+        budget: The largest size of all specs and checkpoints in the answer, in bytes. The first run is taken whatever its size.
         now: The time in ms, for namespaces with the test clock.
 
     Returns:
@@ -223,7 +223,7 @@ def _claimed(row: Sequence[Any], suspect: bool) -> Claimed:
 
 
 def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Generator[Request, Any, Any]:
-    """Load a checkpoint, page by page.
+    """Load the checkpoint of a run, in pages of about `page_bytes` bytes.
 
     Returns:
         The parts of the checkpoint, `[ckpt fields, message chunks, effects]`, each a flat list as HGETALL returns it; or the answer
@@ -246,7 +246,7 @@ def load(keys: Keys, id: str, token: str, page_bytes: int = 1024 * 1024) -> Gene
 
 
 def find_process_without(keys: Keys, feature: str) -> Generator[Request | list[Request], Any, str | None]:
-    """Return a description of a live worker or coordinator of the partition that does not know a feature; None if all know it."""
+    """Return a phrase that names a live worker or coordinator of the partition without a feature; None if all support it."""
     workers, coordinators = require_all(
         (
             yield [

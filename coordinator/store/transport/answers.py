@@ -16,7 +16,7 @@ def make_retrying(kind: Any, stop: Any) -> Any:
 
     Args:
         kind: `tenacity.Retrying` or `tenacity.AsyncRetrying`.
-        stop: The condition that ends the loop.
+        stop: A stop condition of tenacity, which ends the loop.
     """
     return kind(
         stop=stop,

@@ -1,11 +1,11 @@
 """Wait for bells in an event loop, on connections of their own: a blocked connection cannot serve other requests.
 
-A call may wait at the server behind the bell. The server carries out the call as soon as the list has a token, one round trip
-sooner than if the client first received the token and then made the call.
+A client can send a call together with the blocking command. The server carries out the call as soon as the list has a token, one
+round trip sooner than if the client first received the token and then made the call.
 
-On one server, a client can wait for lists of several partitions with one command. In a Cluster each partition needs a
-wait of its own. The first wait that brings a token ends the call. The other waits continue, so that no token on its way
-to them is lost.
+On one server, a client can wait for lists of several partitions with one command. In a Cluster each partition needs a blocking
+command of its own. The first that returns a token ends the call of `wait`. The others continue, and the next call of `wait` uses
+them, so that no token is lost.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_BELL_REDIRECTS = 3
 
 
 class AsyncBell:
-    """Wait, in an event loop, until one of several lists has a token."""
+    """A bell for an event loop: it waits until one of several lists has a token."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -71,10 +71,9 @@ class AsyncBell:
         return await self._wait_on_many_nodes(by_tag, seconds)
 
     async def ask(self, keys: Sequence[str], seconds: float, plan: Plan[T]) -> tuple[bool, T]:
-        """Run a plan of one call that waits at the server, behind a bell.
+        """Run a plan whose only call the server carries out when one of the lists has a token, or when the time is over.
 
-        The server waits until one of the lists has a token or the time is over, and then carries out the call. If this method ends
-        without an answer, the call may still be carried out later.
+        If this method ends without an answer, the call may still be carried out later.
 
         Args:
             keys: Lists of the call's partition.
@@ -82,7 +81,7 @@ class AsyncBell:
             plan: The plan. It must make exactly one call.
 
         Returns:
-            Whether a list had a token, and the result of the plan.
+            True if a list had a token, and the result of the plan.
 
         Raises:
             Unreachable: The node can't be reached, or this client has closed the bell.
@@ -103,7 +102,7 @@ class AsyncBell:
         Args:
             keys: The keys of the streams.
             after: For each stream, the id of the last entry that is known.
-            seconds: How long to wait. When the time is over, nothing is returned.
+            seconds: How long to wait. When the time is over, the result is empty.
 
         Raises:
             Unreachable: The node can't be reached, or this client has closed the bell.
@@ -172,8 +171,8 @@ class AsyncBell:
             command: The blocking command; by default BLPOP.
 
         Returns:
-            The list's key and the token, or None when the time is over. With a call, whether a list had a token, and the server's
-            answer to the call. With a command, the server's answer to the command.
+            The list's key and the token, or None when the time is over. With a call: True if a list had a token, and the server's
+            answer to the call. With a command: the server's answer to the command.
 
         Raises:
             Unreachable: The node can't be reached, or this client has closed the bell.
@@ -200,9 +199,9 @@ class AsyncBell:
         raise final_error(failure) from None
 
     async def _find(self, key: str) -> Node | None:
-        """Return the node that has a list; None if no node is known to have it.
+        """Return the node that serves the partition of a list; None if no such node is known.
 
-        During a recheck, a wait uses the known node. The next wait uses the node that the recheck found.
+        If the known master is due for a check, the check runs in the background, and this call returns the known master.
         """
         loop = asyncio.get_running_loop()
         known = self._topology.where(key)
@@ -259,9 +258,9 @@ class AsyncBell:
 
 
 def check_open(closed: bool) -> None:
-    """Check that the bell is open, before a wait blocks.
+    """Check that the bell was not closed while a wait was opening its connection.
 
-    Closing a bell ends its open connections, but not a wait that was still connecting at that time.
+    Closing a bell ends its open connections, but not a connection that is still being opened.
 
     Raises:
         ConnectionError: The bell was closed.
@@ -271,7 +270,13 @@ def check_open(closed: bool) -> None:
 
 
 def read_command(keys: Sequence[str], after: Sequence[str], seconds: float) -> list[Argument]:
-    """Return the command that waits for entries of streams. BLOCK 0 would wait forever, so the command waits for at least 1 ms."""
+    """Return the XREAD command that waits for entries of streams, for at least 1 ms: BLOCK 0 would wait forever.
+
+    Args:
+        keys: The keys of the streams.
+        after: For each stream, the id of the last entry that is known.
+        seconds: How long the command waits.
+    """
     return ["XREAD", "COUNT", MOST_ENTRIES, "BLOCK", max(1, round(seconds * 1000)), "STREAMS", *keys, *after]
 
 
@@ -288,7 +293,11 @@ def read_entries(reply: Any) -> Entries:
 
 
 def read_token(reply: Any) -> Token | None:
-    """Return the key and the token of a reply to BLPOP, or None if the time was over."""
+    """Return the key and the token from a reply to BLPOP; None if the time was over.
+
+    Raises:
+        Exception: The reply itself, if it is an error.
+    """
     if isinstance(reply, Exception):
         raise reply
     return None if reply is None else (reply[0].decode(), reply[1])

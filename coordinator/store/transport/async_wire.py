@@ -1,7 +1,7 @@
-"""The wire for one event loop: send requests to their nodes, and repeat them after transient errors.
+"""The wire for one event loop: it sends requests to their nodes, and repeats them after transient errors.
 
-The wire gathers the requests of one turn of the event loop and sends them in few trips. A trip is a task of the wire: if the task
-that waits for an answer is cancelled, the trip continues. A trip in which no byte moves for too long drops its connection.
+The wire gathers the requests of one turn of the event loop and sends them in few trips. A trip is a task of its own: if the caller
+that waits for an answer is cancelled, the trip continues. If no byte moves for too long, the trip drops its connection.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PendingRequest(NamedTuple):
     redirects: int = 0
 
     def answer(self, answer: Any) -> None:
-        """Complete the future, unless its task was cancelled."""
+        """Set the result of the future, unless the caller has cancelled it."""
         if not self.future.done():
             self.future.set_result(answer)
 
@@ -113,10 +113,10 @@ class AsyncWire:
         return gathered.result()
 
     def recheck_topology(self) -> None:
-        """Search for the nodes of the partitions again, in parallel to the next trip.
+        """Make the wire ask again which nodes serve the partitions, at the same time as its next trip.
 
-        A master that was cut off and replaced still answers. A caller that does not wait for replicas would keep using that
-        master.
+        A master that was cut off from the network and replaced may still answer. A caller that does not wait for replicas would
+        keep using that master.
         """
         self._lanes.topology.recheck()
 
@@ -259,10 +259,10 @@ class AsyncWire:
     # -- closing
 
     async def close(self) -> None:
-        """Refuse waiting requests, let trips under way end, and close all connections.
+        """Refuse waiting requests, let the current trips end, and close all connections.
 
-        Trips that take longer than `trip_seconds` are cancelled. No connection stays open, even if the caller is
-        cancelled meanwhile.
+        Trips that take longer than `trip_seconds` are cancelled. All connections are closed, even if the caller is cancelled
+        meanwhile.
         """
         self._closed = True
         self._refuse_waiting()

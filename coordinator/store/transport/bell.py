@@ -1,4 +1,4 @@
-"""Wait, in a thread, for the tokens of bells."""
+"""Wait for bells in a thread, on connections of their own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _clock = SystemClock()
 
 
 class Bell:
-    """Wait, in a thread, until one of several lists has a token. Another thread may close the bell, which ends the wait."""
+    """A bell for a thread: it waits until one of several lists has a token. Another thread may close it, which ends the wait."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -66,7 +66,11 @@ class Bell:
         return read_entries(self._ask(keys, seconds, read_command(keys, after, seconds)))
 
     def _ask(self, keys: Sequence[str], seconds: float, command: list[Argument]) -> Any:
-        """Send a blocking command, and return the server's answer."""
+        """Send a blocking command to the node of the first key, and return the server's answer.
+
+        Raises:
+            Unreachable: The node can't be reached, or another thread has closed the bell.
+        """
         node = HERE
         try:
             self._master_check.start_if_due(_clock.monotonic())
@@ -110,11 +114,10 @@ class Bell:
 
 
 class _ClusterBell:
-    """Wait for bells of a Cluster in a thread, with an AsyncBell in a private event loop.
+    """A bell for a thread and a Cluster: an AsyncBell in a private event loop.
 
-    One thread cannot wait for several connections at the same time, but an event loop can. The last thread that uses the loop ends
-    it: the thread that waits, or else the thread that closes the bell. Otherwise the waits of the other partitions, and their
-    connections, would stay until the garbage collector finds them.
+    One thread cannot wait for several connections at the same time, but an event loop can. If the bell is closed during a wait, the
+    waiting thread closes the loop and its connections. Otherwise the thread that closes the bell does.
     """
 
     def __init__(self, address: Address) -> None:
@@ -124,7 +127,11 @@ class _ClusterBell:
         self._closed = threading.Event()
 
     def run(self, wait: Callable[[AsyncBell], Coroutine[Any, Any, T]]) -> T:
-        """Wait in the private event loop, and return the answer."""
+        """Run a coroutine of the AsyncBell in the private event loop, and return its result.
+
+        Raises:
+            Unreachable: The bell was closed.
+        """
         with self._lock:
             if self._closed.is_set():
                 raise Unreachable("the wait ended: this client has closed its bell")

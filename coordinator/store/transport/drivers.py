@@ -17,12 +17,12 @@ def drive(wire: Wire, plan: Plan[T], timeout: float | None = None) -> T:
     """Run a plan to its end, from a thread.
 
     Args:
-        wire: The wire that carries the plan's requests.
+        wire: The wire that sends the plan's requests.
         plan: The plan to run. A request that fails raises its error inside the plan.
         timeout: Seconds for which each request is repeated while the server cannot be reached; the wire's own by default.
 
     Returns:
-        What the plan returns.
+        The return value of the plan.
     """
     try:
         yielded = next(plan)
@@ -40,13 +40,14 @@ async def drive_async(
     """Run a plan to its end, from an event loop.
 
     Args:
-        wire: The wire that carries the plan's requests.
+        wire: The wire that sends the plan's requests.
         plan: The plan to run. A request that fails raises its error inside the plan.
         timeout: Seconds for which each request is repeated while the server cannot be reached; the wire's own by default.
-        give_up: Called before each repetition, in place of a timeout. Repetitions end when it returns True.
+        give_up: A function that is called before each repetition, instead of a timeout. If it returns True, requests are not
+            repeated any more.
 
     Returns:
-        What the plan returns.
+        The return value of the plan.
     """
     try:
         yielded = next(plan)
@@ -59,9 +60,10 @@ async def drive_async(
 
 
 def _value_or_error(yielded: Request | list[Request], answers: list[Any]) -> tuple[Any, Exception | None]:
-    """Return the value to send into the plan, and the error to raise in it.
+    """Return the value to send into the plan, or else the error to raise in the plan.
 
-    For a list of requests the value is the list of answers. For one request it is the reply, or there is an error.
+    If the plan yielded a list of requests, the value is the list of their answers, errors included. If it yielded one request, the
+    value is its reply, or the error is the request's error.
     """
     if isinstance(yielded, list):
         return answers, None

@@ -24,7 +24,7 @@ class TransientError(Exception):
 
     Attributes:
         sent: True if the request may have been carried out.
-        rediscover: True if the node may no longer serve the partition, so the wire must ask which node does.
+        rediscover: True if another node may serve the partition now, so that the wire must search for it.
     """
 
     def __init__(self, message: str, *, sent: bool, rediscover: bool = False) -> None:
@@ -33,7 +33,12 @@ class TransientError(Exception):
 
 
 class SlotMoved(TransientError):
-    """The error of a request whose hash slot has another master now, to which the request must be sent."""
+    """The error of a request to a node that does not serve the hash slot any more.
+
+    Attributes:
+        slot: The hash slot.
+        node: The master of the hash slot now, to which the request must be sent.
+    """
 
     def __init__(self, message: str, slot: int, node: Node) -> None:
         super().__init__(message, sent=False, rediscover=True)
@@ -91,7 +96,7 @@ def _is_broken_connection(error: Exception, text: str) -> bool:
 
 
 def _unexpected(error: Exception, text: str, where: str) -> CoordinatorError:
-    """Return the error of this package for an error that no outage causes. The caller does not repeat the request."""
+    """Return the error of this package for an error that is not caused by an outage, so that the request is not repeated."""
     if isinstance(error, ImportError):
         return _caused_by(error, NotConfigured(f"a package that {where} needs can't be imported: {text}"))
     return _caused_by(
@@ -106,7 +111,7 @@ def _caused_by(error: Exception, mapped: CoordinatorError) -> CoordinatorError:
 
 
 def _hint(reason: str, address: Address) -> str:
-    """Return the likely cause of a failed connection, as a question for the reader of the message."""
+    """Return the likely cause of a failed connection as a question in parentheses; empty if no cause is likely."""
     if address.tls and "imeout" in reason:
         # A server without TLS reads the handshake as the beginning of a command, and waits for the rest.
         return " (does it speak TLS?)"
@@ -224,7 +229,7 @@ def _wrong_certificate(text: str, where: str) -> NotConfigured | None:
 
 
 def final_error(error: TransientError) -> CoordinatorError:
-    """Return the error that the caller gets when the time for repeating a request is over."""
+    """Return the error for a request that is not repeated any more: Unconfirmed if it may have been carried out, else Unreachable."""
     if error.sent:
         return Unconfirmed(
             f"{error}; the call was sent and may have been carried out: repeat it with the same ids or key"

@@ -1,8 +1,8 @@
 """Let the server report which keys change, on connections that are used for nothing else.
 
 The server's client tracking in broadcast mode (`CLIENT TRACKING ON BCAST PREFIX …`) sends the names of changed keys to every
-connection that asked for their prefix. No script takes part in it, so it costs nothing while no connection asks for it, and it
-reports the changes of processes of every version.
+connection that asked for their prefix. It costs nothing while no connection asks for it. It does not depend on our scripts, so it
+also reports changes by processes of other versions.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from coordinator.store.transport.error_mapping import ErrorReply, TransientError
 from coordinator.store.transport.topology import make_topology
 from coordinator.store.transport.topology.discovery import discover_async
 
-PING_SECONDS = 5.0  # without a message for this long, the connection asks the server whether it is still there
+PING_SECONDS = 5.0  # seconds without a message after which a PING tests the connection
 _INVALIDATE = b"invalidate"
 
 
 async def watch_keys(
     address: Address, prefixes: Sequence[str], ping_seconds: float = PING_SECONDS
 ) -> AsyncGenerator[list[str], None]:
-    """Yield the names of changed keys as the server reports them, in batches. The first batch is empty: the watch has begun.
+    """Yield the names of changed keys in batches, as the server reports them. The first batch is empty, when the watch has begun.
 
     A key that changes several times in a short time may be reported once. An empty batch later means that every key may have
     changed: the server was flushed.
@@ -72,7 +72,7 @@ async def watch_keys(
 
 
 async def _by_node(address: Address, prefixes: Sequence[str]) -> dict[Node, list[str]]:
-    """Return the prefixes of each node.
+    """Return the prefixes by the node that serves their partition.
 
     Raises:
         Unreachable: No node is known to serve a partition.
@@ -117,7 +117,7 @@ async def _pass_on(message: Any) -> Any:
 async def _read(
     address: Address, node: Node, connection: Any, batches: asyncio.Queue[list[str] | Exception], ping_seconds: float
 ) -> None:
-    """Put the reported keys of one connection into the queue, and at last the error that ended the connection."""
+    """Put the keys that the server reports on one connection into the queue, and finally the error that ended the connection."""
     transport = transport_of(connection)
     silent = False
     try:

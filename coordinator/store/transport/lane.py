@@ -1,4 +1,4 @@
-"""Lanes: choose the node of each request, and the requests that are sent together."""
+"""Lanes: the node of each request, and the requests that are sent together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ MOST_REDIRECTS = 5  # for one try of a request
 
 
 class Lane(NamedTuple):
-    """A lane. Requests of one lane are sent together: to one node, with the same number of replicas that must confirm.
+    """A lane: requests of one lane are sent together.
 
     Requests that wait for replicas have a lane of their own, so that they do not delay the others.
+
+    Attributes:
+        node: The node to which the requests are sent.
+        replicas: The number of replicas that must confirm their writes.
     """
 
     node: Node
@@ -25,12 +29,12 @@ class Lane(NamedTuple):
 
 
 class LaneFinder:
-    """Choose the lane of each request, and update the topology after errors.
+    """A finder of lanes: it chooses the lane of each request, and updates the topology after errors.
 
     Attributes:
-        topology: Knows which node serves which partition.
-        master_check: Says when the master of a Sentinel group must be confirmed.
-        only_lane: The lane of every ordinary request, if there is a single server; else None.
+        topology: The object that knows which node serves which partition.
+        master_check: The timer for checks of the master of a Sentinel group.
+        only_lane: For a single server, the lane of every request that does not wait for replicas; otherwise None.
     """
 
     def __init__(self, address: Address) -> None:

@@ -15,13 +15,13 @@ from coordinator.store.transport.packets import Packet
 
 
 class ObservedExchange(Protocol):
-    """One exchange under observation. If it ends without `answered`, its outcome is unknown."""
+    """An exchange that an observer watches. If it ends without a call of `answered`, its outcome is unknown."""
 
     def sent(self) -> None:
-        """Note that the commands were written to the socket."""
+        """Handle that the commands were written to the socket."""
 
     def answered(self, replies: Sequence[Any]) -> None:
-        """Note the replies to the commands of the exchange."""
+        """Handle the replies to the commands of the exchange."""
 
     def __enter__(self) -> ObservedExchange: ...
     def __exit__(
@@ -33,7 +33,11 @@ class Observer(Protocol):
     """A function that is called at the start of each exchange, before any byte is written."""
 
     def __call__(self, packets: Sequence[Packet]) -> ObservedExchange:
-        """Return the observer of one exchange."""
+        """Return the object that watches this exchange.
+
+        Args:
+            packets: The packets that the exchange sends.
+        """
         ...
 
 

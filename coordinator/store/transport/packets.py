@@ -19,13 +19,13 @@ MOST_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class Packet:
-    """One command that is sent to a server, with the requests that it carries.
+    """One command that is sent to a server, with the requests that are merged into it.
 
     Attributes:
-        request: The first of the requests that the command carries.
-        carries: Indices of the requests that the command carries.
+        request: The first request of the command.
+        carries: The indices of the requests that are merged into the command.
         items: The items of the merged calls.
-        size: Bytes of the items.
+        size: The approximate size of the merged calls, in bytes.
     """
 
     request: Request
@@ -54,7 +54,7 @@ class Packet:
         return command
 
     def spread(self, reply: Any) -> list[Any]:
-        """Return the part of the reply that belongs to each carried request."""
+        """Return the part of the reply for each merged request, in the order of `carries`."""
         if not isinstance(self.request, Call) or not self.request.merges or isinstance(reply, Exception):
             return [reply] * len(self.carries)
         if not isinstance(reply, list) or len(reply) != len(self.items):
@@ -106,7 +106,7 @@ def count_next_trip(waiting: Sequence[Request]) -> int:
 
 
 def unpack(packets: Sequence[Packet], replies: Sequence[Any], count: int) -> list[Any]:
-    """Return the reply of each request, from the replies to the packets that carry the requests."""
+    """Return the reply for each of `count` requests, from the replies to their packets."""
     if count == 1:
         return packets[0].spread(replies[0])
     answers: list[Any] = [None] * count

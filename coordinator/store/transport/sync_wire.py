@@ -1,4 +1,4 @@
-"""The wire for threads: send requests to their nodes, and repeat them after transient errors.
+"""The wire for threads: it sends requests to their nodes, and repeats them after transient errors.
 
 The wire repeats requests itself, instead of redis-py, because only the wire knows that a script may be sent twice. Each node has a
 lane of its own, so that a node that does not answer does not delay requests to other nodes. Requests that wait for replicas have
@@ -28,7 +28,7 @@ from coordinator.store.transport.packets import count_next_trip
 from coordinator.store.transport.topology.discovery import discover
 from coordinator.store.transport.trip import TRIP_SECONDS, Trip
 
-LANES_AT_ONCE = 32  # for all threads of a process that share a wire
+LANES_AT_ONCE = 32  # the most lanes with a trip at the same time, for all threads that share a wire
 _clock = SystemClock()
 
 
@@ -92,7 +92,10 @@ class Wire:
     # -- choosing lanes
 
     def _try(self, requests: Sequence[Request], *, again: bool = False) -> list[Any]:
-        """Try each request once, in as many trips as needed, and follow MOVED redirects. Return a reply or an error for each."""
+        """Try each request once, in as many trips as needed, and follow MOVED redirects. Return a reply or an error for each.
+
+        With `again`, the requests are repeated after an error, so that a stale topology is searched first.
+        """
         if len(requests) == 1 and self._lanes.only_lane is not None and not requests[0].replicas:
             return self._trip(self._lanes.only_lane, requests)  # one request to a single server: nothing to sort
         answers: list[Any] = [None] * len(requests)
@@ -139,12 +142,11 @@ class Wire:
         return self._executor
 
     def _discover(self, *, needed: bool) -> None:
-        """Find the nodes that serve the partitions, if the topology is stale.
-
-        The known nodes stay in use if no node answers.
+        """Find the nodes that serve the partitions, if the topology is stale. If no node answers, the known nodes stay in use.
 
         Args:
-            needed: False if the requests had no error themselves. Then a node that hangs must not delay them.
+            needed: False if the nodes of all requests are known and no request is repeated. Then nothing is searched, so that a
+                node that hangs does not delay the requests.
         """
         topology = self._lanes.topology
         if not topology.stale or not needed:

@@ -1,4 +1,4 @@
-"""One trip to one node, as commands and replies, and the check that enough replicas confirmed its writes. No I/O."""
+"""One trip to one node: its commands, its replies, and the check that enough replicas confirmed its writes. It does no I/O."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TRIP_SECONDS = 5.0  # the time limit of a trip, unless a wire has another one
 
 
 class Trip:
-    """One try of some requests on one connection.
+    """A trip: some requests that are sent once, together, on one connection.
 
     Args:
         address: The server's address, for error messages.
         lane: The node, and the number of replicas that must confirm.
-        requests: The requests to carry.
+        requests: The requests.
         seconds: The time limit of the trip.
     """
 
@@ -66,7 +66,7 @@ class Trip:
         return [packet.command(bare=self._bare, whole=whole) for packet in packets] + self._confirmation, packets
 
     def _without_confirmation(self, replies: list[Any]) -> list[Any]:
-        """Return the replies without those to the confirmation commands, from which the confirmation is remembered."""
+        """Remove the replies to the confirmation commands, store how many replicas have confirmed, and return the other replies."""
         if not self._confirmation:
             return replies
         *answers, self._confirmed = replies
@@ -76,7 +76,7 @@ class Trip:
         return answers[: -self._marks]
 
     def _judge(self, answer: Any) -> Any:
-        """Return the answer of the master, or an error if too few replicas confirmed the trip's writes."""
+        """Return the answer to a request as it is, or an error if too few replicas have confirmed the trip's writes."""
         if isinstance(answer, Exception):
             return self.map_error(answer, sent=False)
         if isinstance(self._confirmed, Exception):

@@ -1,4 +1,4 @@
-"""The public names of the transport, which other packages import from here."""
+"""The public names of the transport. Other packages import them from this module."""
 
 from coordinator.store.transport.async_bell import AsyncBell, Entries
 from coordinator.store.transport.async_wire import AsyncWire

@@ -19,7 +19,7 @@ def test_first_call_fixes_the_settings_of_the_namespace(store: Store) -> None:
 
 
 def test_different_settings_are_refused(store: Store) -> None:
-    with pytest.raises(NotConfigured, match="1 partitions for good, not 4"):
+    with pytest.raises(NotConfigured, match="1 partitions, not 4"):
         store.do(namespace_plans.create(store.ns.name, birth="b1", partitions=4))
     with pytest.raises(NotConfigured, match="durability 'local', not 'synced'"):
         store.do(namespace_plans.create(store.ns.name, birth="b1", durability="synced"))

@@ -93,14 +93,18 @@ class _Pool(redis.asyncio.ConnectionPool):
 
 
 def transport_of(connection: Any) -> asyncio.Transport | None:
-    """Return the asyncio transport of a connection. Call this before an exchange, because redis-py drops it after a failure."""
+    """Return the asyncio transport of a connection; None if it has none. redis-py forgets the transport after a failed exchange."""
     return getattr(getattr(connection, "_writer", None), "transport", None)
 
 
 async def drop_connection(connection: Any, transport: asyncio.Transport | None) -> None:
-    """Close a connection immediately after a failed exchange. Bytes that were not sent yet are discarded.
+    """Close a connection immediately after a failed exchange, and discard the bytes that were not sent yet.
 
     Otherwise the bytes of a large request would keep the connection open, and could reach the server much later.
+
+    Args:
+        connection: A connection of redis-py.
+        transport: The transport of the connection, from before the exchange.
     """
     await connection.disconnect(nowait=True)
     if transport is not None:
@@ -110,7 +114,8 @@ async def drop_connection(connection: Any, transport: asyncio.Transport | None) 
 async def close_pools(pools: Iterable[Any]) -> None:
     """Close the connections of all pools, and end their use of an embedded server. The last user of the server stops it.
 
-    If the caller is cancelled meanwhile, the cancellation takes effect at the end.
+    Raises:
+        CancelledError: The caller was cancelled meanwhile. All pools are closed first.
     """
     cancelled: asyncio.CancelledError | None = None
     for pool in list(pools):

@@ -57,9 +57,9 @@ def hold_server(directory: str) -> Callable[[], None]:
 
 
 def detach() -> None:
-    """Detach this process from its embedded servers.
+    """Detach this process from its embedded servers. A server without other users stops.
 
-    A process that ends without running its exit functions calls this, so that its servers stop before it ends.
+    Call this before the process ends with `os._exit`, which runs no exit functions.
     """
     while _attached:
         _, shared = _attached.popitem()
@@ -67,7 +67,7 @@ def detach() -> None:
 
 
 def _forget_in_child() -> None:
-    """Forget the attachments of the parent process in a forked child. A child that uses a server attaches itself."""
+    """Drop the attachments that a forked child has inherited from its parent. If the child uses a server, it attaches itself."""
     global _attaching  # noqa: PLW0603  # another thread of the parent may have held it
     _attaching = threading.Lock()
     while _attached:

@@ -40,7 +40,7 @@ def attach(directory: Path, clock: Clock = _system) -> Attachment:
 
     Args:
         directory: The directory with the server's data. It is created if needed.
-        clock: For tests.
+        clock: The clock. Tests pass in their own.
 
     Raises:
         Refused: The directory cannot be used, or the extra `embedded` is not installed.
@@ -56,7 +56,7 @@ def attach(directory: Path, clock: Clock = _system) -> Attachment:
 
 
 class Attachment:
-    """The attachment of one user to the server of a directory. While it is open, no other user stops the server."""
+    """The attachment of one process to the server of a directory. While it is open, no other process stops the server."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         self._directory = directory
@@ -78,7 +78,7 @@ class Attachment:
 
     @property
     def socket(self) -> Path:
-        """The path of the server's socket. Read it again after `ensure()`: a restarted server may have another one."""
+        """The path of the server's socket. Read it again after `ensure()`: a restarted server may have another socket."""
         return self._socket
 
     @property

@@ -23,7 +23,7 @@ _pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: i
 
 
 def encode_commands(commands: Sequence[list[Argument]]) -> bytes:
-    """Return commands as bytes, encoded by hiredis. Encoding in Python, as redis-py's asyncio side does, is much slower."""
+    """Return commands as the bytes to send. hiredis encodes them, because the Python code of redis-py is much slower."""
     return b"".join([_pack(tuple(command)) for command in commands])
 
 
@@ -33,8 +33,8 @@ def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Seque
     Args:
         connection: A connection of redis-py.
         commands: The commands to send.
-        packets: The packets to which the first commands belong, for the observer. The commands after them ask whether replicas
-            have confirmed.
+        packets: The packets to which the first commands belong, for the observer. Further commands ask how many replicas have
+            confirmed the writes.
 
     Returns:
         For each command its reply, or the error that the server answered.
@@ -98,10 +98,10 @@ async def exchange_async(
 
 
 def _loading_error(error: ServerLoading, replies: Sequence[Any]) -> Exception:
-    """Return the error for an exchange that a LOADING error of the server ended.
+    """Return the error for an exchange that the server ended with a LOADING error.
 
-    redis-py closes the connection to a server that loads its data. If the server answered the first command with LOADING, it has
-    carried out no command. If the server became a replica in the middle of the commands, it may have carried out some.
+    If LOADING is the first reply, the server has carried out no command, and the error is returned as it is. Otherwise the server
+    may have carried out some commands, and the result is a ConnectionError.
     """
     return ConnectionError(str(error)) if replies else error
 
@@ -109,8 +109,8 @@ def _loading_error(error: ServerLoading, replies: Sequence[Any]) -> Exception:
 def _closing_error(error: Exception, replies: Sequence[Any]) -> Exception:
     """Return the error for an exchange whose connection the server has closed.
 
-    A server that refuses a connection (in protected mode, or because it has too many) sends one error, whatever it was asked, and
-    closes the connection. That error is the reason. The others would only say that the connection is closed.
+    A server that refuses a connection (in protected mode, or because it has too many connections) sends one error and closes the
+    connection. That error is returned, because it has the reason. `error` would only say that the connection is closed.
     """
     refused = bool(replies) and isinstance(replies[0], ErrorReply) and is_refused_connection(str(replies[0]))
     return replies[0] if refused else error

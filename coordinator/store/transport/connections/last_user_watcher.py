@@ -39,7 +39,7 @@ def _stop_if_unused(directory: str, files: dict[str, int]) -> bool:
     """Wait until no process is attached to the server, then stop the server.
 
     Returns:
-        False if another process still uses the server, or uses it again. True otherwise.
+        False if another process uses the server: a new process, or a process of an older release, which does not use attached.lock.
     """
     fcntl.flock(files["attached.lock"], fcntl.LOCK_EX)
     fcntl.flock(files["attached.lock"], fcntl.LOCK_UN)

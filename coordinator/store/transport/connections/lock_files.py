@@ -16,10 +16,10 @@ POLL_SECONDS = 0.01
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, create it if needed, and return its descriptor. As all files that Python opens, it is closed by exec.
+    """Open a lock file, create it if needed, and return its descriptor, which is closed by exec.
 
-    In a process without standard input, output or error, the descriptor does not get one of their numbers. Otherwise a server that
-    inherits the descriptor would replace it with its own standard file, and lose the lock.
+    The descriptor is never 0, 1 or 2, even in a process without standard files. A server that inherits such a descriptor would
+    replace it with its own standard file, and lose the lock.
     """
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     if file > 2:
@@ -31,7 +31,12 @@ def open_lock(path: Path) -> int:
 
 
 def try_lock(file: int, how: int = fcntl.LOCK_EX) -> bool:
-    """Take a lock without waiting. Return False if another process has the lock."""
+    """Take a lock without waiting. Return False if another process has the lock.
+
+    Args:
+        file: The descriptor of the lock file.
+        how: `fcntl.LOCK_EX` or `fcntl.LOCK_SH`.
+    """
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -41,6 +46,12 @@ def try_lock(file: int, how: int = fcntl.LOCK_EX) -> bool:
 
 def wait_for_lock(file: int, how: int, directory: Path, clock: Clock) -> None:
     """Take a lock, and wait for it if another process has it.
+
+    Args:
+        file: The descriptor of the lock file.
+        how: `fcntl.LOCK_EX` or `fcntl.LOCK_SH`.
+        directory: The directory of the embedded server, for the error message.
+        clock: The clock.
 
     Raises:
         Unreachable: The other process has kept the lock for LOCK_SECONDS.

@@ -25,7 +25,7 @@ _OBJECTS: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 
 def missing_parts() -> list[str]:
-    """Return the parts that the installed redis-py does not have."""
+    """Return the names of the attributes that the pools use and that the installed redis-py does not have."""
     holders: list[tuple[type, object, tuple[str, ...]]] = [(kind, kind, names) for kind, names in _CLASSES]
     holders += [(kind, kind(), names) for kind, names in _OBJECTS]
     return [

@@ -10,7 +10,7 @@ CONNECT_SECONDS = 5.0
 
 
 def connection_settings(address: Address, connect_seconds: float, protocol: int = 2) -> dict[str, Any]:
-    """Return the arguments that both kinds of pools pass to redis-py."""
+    """Return the keyword arguments for connections of redis-py that the pools for threads and for event loops share."""
     # Without driver_info, redis-py does not introduce itself with CLIENT SETINFO. It ignores errors of that command, and so would
     # lose the reason for which a server refuses the connection.
     settings: dict[str, Any] = {"decode_responses": False, "protocol": protocol, "driver_info": None}

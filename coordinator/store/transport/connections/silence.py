@@ -1,7 +1,7 @@
-"""A time limit for exchanges in which no bytes move. A long transfer has no limit.
+"""A time limit for exchanges in which no bytes move. An exchange in which bytes move has no limit.
 
-A large checkpoint over a slow line takes longer than any limit that detects a dead server soon. So the exchange continues as long
-as bytes arrive, or the server's host confirms bytes that were sent.
+A large checkpoint over a slow network takes longer than a limit that detects a dead server soon. So an exchange continues as long
+as bytes arrive, or the server's host acknowledges bytes that were sent.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _TCP_INFO = getattr(socket, "TCP_INFO", None)
 
 
 class SilenceLimit:
-    """A context that raises TimeoutError when no bytes moved on a connection for some seconds.
+    """A context manager that raises TimeoutError when no bytes moved on a connection for some seconds.
 
-    Where the system does not count the bytes of a connection (unix sockets, systems other than Linux), the whole exchange has to
-    end within the limit.
+    If the system does not count the bytes of a connection (unix sockets, systems other than Linux), the whole exchange has to end
+    within the limit.
 
     Args:
         connection: A connection of redis-py's asyncio side.
@@ -60,12 +60,10 @@ class SilenceLimit:
 
 
 def wait_for_reply(sock: Any, seconds: float | None) -> None:
-    """Wait, from a thread, until a reply begins to arrive, or until no bytes moved on the socket for some seconds.
+    """Wait, in a thread, until a reply begins to arrive, or until no bytes moved on the socket for some seconds.
 
-    A large request may still be on its way: the system has accepted its bytes, but the server has not received them.
-
-    Raises:
-        TimeoutError: No bytes moved for this number of seconds.
+    Call this after a large request: the system has accepted its bytes, but the server may not have received them yet. The call
+    returns in both cases. After a silence, the read that follows raises a timeout error.
     """
     if not isinstance(sock, socket.socket) or seconds is None:  # the connection to memory:// has no socket
         return
@@ -78,7 +76,10 @@ def wait_for_reply(sock: Any, seconds: float | None) -> None:
 
 
 def count_moved_bytes(connection: Any) -> tuple[int, int] | None:
-    """Return how many bytes the other side has confirmed and how many have arrived, or None if the system does not count them."""
+    """Return how many sent bytes the server's host has acknowledged, and how many bytes have arrived.
+
+    Return None if the system does not count the bytes of this connection.
+    """
     # The writer of a store in memory has no socket.
     ask = getattr(getattr(connection, "_writer", None), "get_extra_info", None)
     return None if ask is None else _count_bytes(ask("socket"))

@@ -1,4 +1,4 @@
-"""Pools of connections for threads. redis-py's own retries are off: the wire repeats requests."""
+"""Pools of connections for threads. The retries of redis-py are off, because the wire repeats requests itself."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def make_pool(
 class _Pool(redis.ConnectionPool):
     """A pool that keeps released connections in a list of its own.
 
-    redis-py counts an idle connection of this list as in use. The acquire and release of redis-py, with two locks and metrics,
-    would take as long as writing a request and reading the reply.
+    The base class counts the connections in this list as in use. Its own acquire and release, with two locks and metrics, would
+    take as long as writing a request and reading the reply.
 
     Attributes:
         leave_server: Ends the pool's use of an embedded server.
@@ -137,7 +137,7 @@ class _TlsConnection(redis.SSLConnection):
 
 
 def _read_alert(sock: Any) -> str:
-    """Return the TLS alert that waits on a socket, or an empty text if there is none."""
+    """Return the text of a TLS alert that the server has sent on a socket; empty if there is none."""
     try:
         if sock is not None:
             sock.settimeout(0)

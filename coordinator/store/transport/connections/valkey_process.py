@@ -21,14 +21,14 @@ from coordinator.clock import Clock
 from coordinator.errors import Refused, Unreachable
 from coordinator.store.transport.connections.lock_files import POLL_SECONDS, open_lock, try_lock, wait_for_lock
 
-ANSWER_SECONDS = 10.0  # for a server to come up, or to stop
+ANSWER_SECONDS = 10.0  # seconds for a server to start, or to stop
 LONGEST_SOCKET_PATH = 100  # bytes: the kernel allows 107 on Linux, 103 on macOS
 LONGEST_LOG = 1 << 20
 SMALLEST_SPACE = 1 << 16  # bytes of free space below which a server may not be able to create its files
 
 
 def is_alive(directory: Path) -> bool:
-    """Return True if the server process lives: it holds its lock, even if it hangs or is suspended."""
+    """Return True if the server process exists, even if it hangs or is suspended. An existing process holds its lock."""
     file = open_lock(directory / "server.lock")
     try:
         return not try_lock(file)
@@ -171,7 +171,7 @@ def _pid(directory: Path) -> str:
 
 
 def _disk(directory: Path) -> str:
-    """Return a note for error messages if the disk is full. The server cannot write its reason into a log there."""
+    """Return a note for error messages if the disk is full, so that the server could not write a log; otherwise an empty text."""
     try:
         return " (its disk is full)" if shutil.disk_usage(directory).free < SMALLEST_SPACE else ""
     except OSError:

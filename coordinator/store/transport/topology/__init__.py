@@ -16,7 +16,7 @@ Topology = SingleServer | SentinelGroup | Cluster
 
 
 def make_topology(address: Address) -> Topology:
-    """Return a new topology for an address. Its nodes are not known yet."""
+    """Return a new topology for an address. The masters of a Sentinel group or a Cluster are unknown until a search."""
     if address.kind == "sentinel":
         return SentinelGroup(address)
     return Cluster(address) if address.kind == "cluster" else SingleServer()

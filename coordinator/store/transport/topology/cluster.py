@@ -23,7 +23,7 @@ class Cluster:
         self.stale = True
 
     def where(self, at: str) -> Node | None:
-        """Return the master of a partition's hash slot, or None while it is unknown."""
+        """Return the master of a partition's hash slot; None while it is unknown. `at` is a key or hash tag of the partition."""
         node = self._masters[slot_of(at)] if self._masters else None
         if node is None:  # a hash slot that no node served at the last search may be served by now
             self.stale = True
@@ -50,10 +50,10 @@ class Cluster:
         self._nodes = [node, *(other for other in self._nodes if other != node)]
 
     def search(self) -> Search:
-        """Yield questions for the masters of all hash slots to one node after the other, until one answer is good enough.
+        """Ask one node after the other for the masters of all hash slots, until an answer names no failed master.
 
-        A node that is cut off from the others continues to report the old masters. So an answer that names a failed master is used
-        only if no node gives another answer.
+        This is a generator that yields the questions and receives the answers. A node that is cut off from the others continues to
+        report the old masters. So an answer that names a failed master is used only if no node gives another answer.
 
         Raises:
             TransientError: No node answered.

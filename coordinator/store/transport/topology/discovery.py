@@ -1,4 +1,4 @@
-"""Run the search of a topology: ask the nodes, and give the topology their answers."""
+"""Run the search of a topology: send its questions to the nodes, and pass their answers to the topology."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinator.store.transport.error_mapping import map_error
 from coordinator.store.transport.topology import Topology
 from coordinator.store.transport.topology.question import Question
 
-QUESTION_SECONDS = 1.0  # a node that does not answer a question within this time is asked again by a later search
+QUESTION_SECONDS = 1.0  # seconds after which the search does not wait for the answer of a node any more
 
 
 def discover(address: Address, topology: Topology) -> None:

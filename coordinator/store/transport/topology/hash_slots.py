@@ -14,7 +14,7 @@ SLOTS = 16384
 
 @lru_cache(maxsize=4096)
 def slot_of(key: str) -> int:
-    """Return the hash slot of a key: of the text in its first braces if there is one, else of the whole key."""
+    """Return the hash slot of a key. If the key has text in braces, only that text is hashed; otherwise the whole key."""
     start = key.find("{")
     end = key.find("}", start + 1)
     hashed = key[start + 1 : end] if start >= 0 and end > start + 1 else key

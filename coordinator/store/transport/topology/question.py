@@ -1,4 +1,4 @@
-"""The questions that the search for the node of a partition asks."""
+"""The questions that a topology asks in its search for the nodes of partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.store.transport.error_mapping import TransientError
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of a search: one command for one node."""
+    """A question of a search: one command for one node. `sentinel` is True if the node is a sentinel."""
 
     node: Node
     command: tuple[Argument, ...]
@@ -27,8 +27,8 @@ Search = Generator[Question, Any, None]
 def search_error(reason: object, failure: str) -> Exception:
     """Return the error of a search that failed.
 
-    A search that no node answered may be repeated. A search that was refused needs another password or certificate, so its error
-    is returned as it is.
+    If a node refused the question, for example because of a wrong password, that error is returned as it is. Otherwise the error is
+    transient, and the search may be repeated.
 
     Args:
         reason: The last answer or error of a node.

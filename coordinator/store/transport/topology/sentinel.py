@@ -44,11 +44,11 @@ class SentinelGroup:
         """Do nothing: servers without hash slots never answer MOVED."""
 
     def search(self) -> Search:
-        """Yield questions to the sentinels for the master, and to the master for its role.
+        """Ask the sentinels for the master, and the named master for its role.
 
-        A sentinel that was cut off together with an old master continues to name it, and the old master continues to report the
-        role of a master. So an answer counts immediately only if most sentinels give it. Otherwise the answer with the latest
-        epoch counts, as it does among sentinels themselves.
+        This is a generator that yields the questions and receives the answers. A sentinel that was cut off together with an old
+        master continues to name it, and the old master continues to report the role of a master. So an answer is used immediately
+        only if most sentinels give it. Otherwise the answer with the latest epoch is used, as sentinels do themselves.
 
         Raises:
             TransientError: No usable master was found, and none was known before.
@@ -87,7 +87,11 @@ class SentinelGroup:
         return Question(sentinel, ("SENTINEL", what, self._address.service), sentinel=True)
 
     def _latest(self, named: Mapping[Node, Sequence[Node]]) -> Generator[Question, Any, list[Node]]:
-        """Return the named masters that have the latest epoch. There are several if sentinels report no epochs."""
+        """Return those of the named masters that have the latest epoch. There are several if sentinels report no epochs.
+
+        Args:
+            named: Each master that a sentinel has named, with these sentinels.
+        """
         if len(named) < 2:
             return list(named)
         epochs: dict[Node, int] = {}
@@ -122,10 +126,10 @@ class _Rechecked(Protocol):
 
 
 class MasterCheckTimer:
-    """Start a recheck of a Sentinel group's master every MASTER_CHECK_SECONDS. Do nothing for other topologies.
+    """A timer that starts a check of a Sentinel group's master every MASTER_CHECK_SECONDS. Other topologies need no check.
 
-    A master that was cut off and replaced still answers its clients. A client that does not wait for replicas would keep using that
-    master until the master is connected again. The masters of a Cluster stop by themselves in this case.
+    A master that was cut off from the network and replaced may still answer its clients. A client that does not wait for replicas
+    would keep using that master until it is connected again. A master of a Cluster stops by itself in this case.
     """
 
     def __init__(self, topology: _Rechecked) -> None:
@@ -133,7 +137,10 @@ class MasterCheckTimer:
         self._next = 0.0
 
     def start_if_due(self, now: float) -> bool:
-        """Mark the topology as stale if a recheck is due.
+        """Mark the topology as stale if a check is due.
+
+        Args:
+            now: The present time of a monotonic clock.
 
         Returns:
             True if the caller should search now, in the background: the known master stays in use meanwhile.
