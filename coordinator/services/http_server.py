@@ -80,7 +80,7 @@ def open_socket(text: str, option: str) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise BadOption(f"{option} {text}: the port is in use by another process: choose a free one") from None
-        raise BadOption(f"{option} {text}: can't listen at this address: {error.strerror or error}") from None
+        raise BadOption(f"{option} {text}: can't listen on this address: {error.strerror or error}") from None
 
 
 @contextlib.asynccontextmanager

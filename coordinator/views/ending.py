@@ -16,7 +16,17 @@ NOT_STARTED = "its handler could not be started"  # the end of the reason that r
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The ending of a run. A bare ending has a status, but the result is no longer stored."""
+    """The ending of a run.
+
+    Attributes:
+        run: The id of the run.
+        status: The status in which it ended.
+        data: The encoded result; empty if there is none.
+        error: The encoded error; empty if there is none.
+        reason: The reason that the scripts stored, for example of a cancel.
+        at: When the run ended, in Unix ms.
+        bare: True if only the status is stored: the result of the run was not kept.
+    """
 
     run: str
     status: Status
@@ -65,19 +75,19 @@ class Ending:
 
 
 def death_reason(reason: str, failure: Failure | None) -> str:
-    """Return why a run is dead. If its handler could not be started, the error that prevented it is added."""
+    """Return why a run is dead, from the stored reason. If its handler could not be started, add the error of the last attempt."""
     if failure is None or not failure.type or not reason.endswith(NOT_STARTED):
         return reason
     return f"{reason}: {failure.type}: {failure.message}"
 
 
 def cancel_reason(reason: str) -> str:
-    """Return the reason of a cancel in words. The scripts store only the word "cancelled" if the caller gave no reason."""
+    """Return the reason of a cancel as a phrase. If the stored reason is empty or "cancelled", it is "a cancel was requested"."""
     return "a cancel was requested" if reason in ("", "cancelled") else reason
 
 
 def read_failure(data: bytes | None) -> Failure | None:
-    """Return the failure from a stored error; None if there is none. A damaged error becomes a failure of type Unreadable."""
+    """Return the failure from an encoded error; None if there is no error. A damaged error gives a failure of type Unreadable."""
     if not data:
         return None
     try:

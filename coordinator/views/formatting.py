@@ -49,5 +49,5 @@ def format_time_and_age(moment: datetime, now: float) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a result or an input for display: a str as it is, everything else as JSON."""
+    """Return a result or an input as text for a terminal: a str without control characters, everything else as JSON."""
     return clean(value) if isinstance(value, str) else json_text(to_json_data(value), indent=2)

@@ -23,7 +23,7 @@ MOST_DEPTH = (
 def to_json_data(value: Any) -> Any:
     """Return a value as data for JSON: times become ISO 8601, bytes become base64, views become objects, None becomes null.
 
-    A list or an object below 200 others becomes a text that says how many entries it has.
+    A list or an object that is nested 200 levels deep becomes a text that says how many entries it has.
     """
     return _convert(value, 0)
 

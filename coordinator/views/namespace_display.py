@@ -76,12 +76,12 @@ def workers_table(workers: Iterable[WorkerView]) -> Table:
 
 
 def use_of_slots(process: Sequence[WorkerView]) -> SlotUse:
-    """Return how a process uses its slots. The workers of a process, one for each partition, share its slots."""
+    """Return the numbers of busy slots and of finishing runs of a process, from its workers in all partitions."""
     return SlotUse.of(sum(worker.running for worker in process), process[0].slots)
 
 
 def group_by_process(workers: Iterable[WorkerView]) -> list[list[WorkerView]]:
-    """Return the workers grouped by process. Workers with an expired lease are in groups of their own."""
+    """Return the workers grouped by process. Workers of one process that have different states are in different groups."""
     found: dict[tuple[object, ...], list[WorkerView]] = {}
     for one in workers:
         found.setdefault((one.host, one.pid, one.fleet, one.code, str(_state(one))), []).append(one)
@@ -152,7 +152,7 @@ def _processes_line(overview: Overview) -> Text:
 
 
 def describe_attention(overview: Overview) -> Iterable[str]:
-    """Return a sentence for each problem of the namespace that needs attention."""
+    """Return a sentence for each problem of the namespace that an operator should look at."""
     if not has_coordinator(overview):
         yield (
             "no coordinator is running: delayed runs do not start, waiting runs are not woken at their time, and the runs of lost "

@@ -82,7 +82,7 @@ def _status(status: Status) -> Text:
 
 
 def _summary(view: RunView, now: float) -> str:
-    """Return one line on the present state of a run."""
+    """Return one line on the state of a run: how long it took, when it is due, what it waits for, its note, or its `why`."""
     if view.status is Status.COMPLETED and view.started and view.ended:
         return f"took {format_duration(_seconds_used(view, now))}"
     if view.status is Status.DELAYED and view.due:
@@ -99,9 +99,9 @@ def _is_overdue(wait: Waiting, now: float) -> bool:
 
 
 def _summarise_wait(wait: Waiting, now: float) -> str:
-    """Return what a run waits for, how long it has waited, and how long it still waits at most.
+    """Return a line on a wait: the signals or children, the time since the wait began, and the longest time that is left.
 
-    The column before this text says `waiting`. The topics come first, because a narrow terminal cuts the end of the line.
+    The topics come first, because a narrow terminal cuts the end of the line. The status column of the table says `waiting`.
     """
     left = f", {format_duration(wait.until.timestamp() - now)} left" if wait.until else ""
     if not wait.topics and wait.children is None:
@@ -176,13 +176,13 @@ def _attempt_counts(view: RunView) -> str:
 
 
 def _unreceived(view: RunView) -> str:
-    """Return how many signals were sent and not received, by topic; empty if there are none."""
+    """Return the numbers of signals that the run has not received, by topic, as text; empty if there are none."""
     counts = [f"{number:,} {topic}" for topic, number in view.signals.items()]
     return f"not received yet: {', '.join(counts)}" if counts else ""
 
 
 def _effects(view: RunView) -> Text | str:
-    """Return the effects of a run with their states; empty if there are none. An effect that is begun needs attention."""
+    """Return the effects of a run with their states; empty if there are none. The line is yellow if an effect is only begun."""
     if not view.effects:
         return ""
     shown = [f"{clean(name)} ({state})" for name, state in [*view.effects.items()][:MAX_EFFECTS]]
@@ -194,13 +194,13 @@ def _effects(view: RunView) -> Text | str:
 
 
 def _budget(budget: Budget) -> str:
-    """Return the limits of a budget, and what happens when it is spent."""
+    """Return the limits of a budget and its `then` as text, such as `5 USD, then fail`."""
     limits = Spending(None if budget.usd is None else float(budget.usd), budget.tokens, budget.requests)
     return f"{limits}, then {budget.then}"
 
 
 def _time_used(view: RunView, now: float) -> str:
-    """Return a text with the time of all attempts, which counts for deadlines; empty if there is only one attempt."""
+    """Return the time of all attempts, which counts towards deadlines, as text; empty if no time of earlier attempts is stored."""
     if not (view.used or view.extensions):
         return ""
     times = "once" if view.extensions == 1 else f"{view.extensions} times"
@@ -209,7 +209,7 @@ def _time_used(view: RunView, now: float) -> str:
 
 
 def _seconds_used(view: RunView, now: float) -> float:
-    """Return the seconds that all attempts have used. The stored number does not include a running or completed attempt."""
+    """Return the seconds of all attempts: the stored time of earlier attempts, plus the time of a running or completed attempt."""
     if view.started is None or view.status not in (Status.RUNNING, Status.COMPLETED):
         return view.used
     until = view.ended.timestamp() if view.ended else now

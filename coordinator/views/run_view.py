@@ -143,16 +143,17 @@ def _build(id: str, reply: Sequence[Any]) -> RunView:
 
 
 def _last_error(of: dict[str, Any]) -> Failure | None:
-    """Return the last error of a run. A completed run that asked for a delay with RetryLater had no error."""
+    """Return the last error of a run; None if there is none. RetryLater does not count as an error of a completed run."""
     error = read_failure(of.get("error"))
     asked = error is not None and error.type == RetryLater.__name__
     return None if asked and of["status"] == b"completed" else error
 
 
 def _read_spec(data: bytes | None) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]:
-    """Return the inputs, the meta, the other options, and a text about damaged parts; the text is empty if none is damaged.
+    """Return the inputs, the meta and the extra values of a stored spec, and a text about damage.
 
-    A run with damaged inputs is still shown, because its other fields, such as the reason of its death, can be read.
+    The text is empty if the spec can be read. Otherwise the other three are empty: the run is still shown, because its other fields
+    can be read.
     """
     try:
         return (*read_spec(data), "") if data is not None else ({}, {}, {}, "")
@@ -211,7 +212,7 @@ def _read_group(held: Sequence[Any]) -> str | None:
 
 
 def _read_held(reply: Sequence[Any]) -> HeldRun | None:
-    """Return the place of a run in the line of its group. If the limit was removed, the number of places is very high."""
+    """Return the place of a run in the line of its group; None if it is in no line. "No limit" is shown as MOST_AT_ONCE places."""
     if not reply:
         return None
     before, taken, limit = int(reply[0]), int(reply[1]), text(reply[2])

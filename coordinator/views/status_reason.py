@@ -16,10 +16,13 @@ class QueuePosition:
     """The place of a queued run in its ready queue, and the workers that could take it.
 
     Attributes:
+        queue: The queue of the run.
+        kind: The kind of the run.
+        schema: The schema of the run.
         before: Number of runs ahead of the run in the ready queue; negative for a suspect.
         able: Number of live workers that listen to the run's route.
-        paused: "queue" or "kind" if one of them is paused, else empty.
-        saved: Whether the run has a checkpoint.
+        paused: "queue" or "kind" if one of them is paused; otherwise empty.
+        saved: True if the run has a checkpoint.
         known: Number of live workers that handle the kind, at any schema.
         group: The group of the run, if it has one.
         held: The place of the run in the line of its group, if it waits there.
@@ -46,13 +49,13 @@ def explain_status(
     failed_loads: int | None = None,
     limited: str = "",
 ) -> str:
-    """Return why the run has its status.
+    """Return a sentence that says why the run has its status.
 
     Args:
         view: The run.
         position: The place of the run in its ready queue, if it is queued.
         reason: The reason that a script stored with the run's ending.
-        killing: True if the critic has killed the run, but its handler has not ended yet.
+        killing: True if the run was killed at a deadline, but its handler has not ended yet.
         failed_loads: How many loads of the checkpoint have failed, while the worker is loading it; None otherwise.
         limited: The limit that a call of the handler waits for, and the time in ms at which the wait began, as `name:since`; empty
             for none.
@@ -115,7 +118,7 @@ def _explain_held(position: QueuePosition, held: HeldRun) -> str:
 
 
 def _describe_start(held: HeldRun) -> str:
-    """Return how many runs start before a run, and when the next start is possible."""
+    """Return the end of the sentence about a run that waits for a start: when the next start is possible, and the runs ahead."""
     ahead = (
         ""
         if not held.before
@@ -187,7 +190,13 @@ _BLOCKED = ("no live worker", "queue '", "kind '")
 
 
 def explain_child(status: Status, position: QueuePosition, due: datetime | None) -> str:
-    """Return why a child of a waiting run has its status; empty for a running or waiting one."""
+    """Return why a child of a waiting run has its status; empty if the child is running or waiting.
+
+    Args:
+        status: The status of the child.
+        position: The place of the child in its ready queue, if it is queued.
+        due: When the child is due, if it is delayed.
+    """
     if status is Status.QUEUED:
         return _explain_queued(position)
     return f"delayed until {_iso(due)}" if status is Status.DELAYED and due else ""
@@ -199,7 +208,7 @@ def describe_child(child: OpenChild) -> str:
 
 
 def describe_wake(reason: str) -> str:
-    """Return what woke a run: `woken by signal 'approval'`."""
+    """Return a phrase that says what woke a run, such as `woken by signal 'approval'`. `reason` is `RunView.woken`."""
     what, _, topic = reason.partition(" ")
     match what:
         case "signal":

@@ -17,7 +17,7 @@ from coordinator.views.formatting import format_duration
 from coordinator.views.namespace_display import has_coordinator
 from coordinator.views.namespace_view import Overview
 
-OVERDUE = 5.0  # seconds after its due time within which a live coordinator has moved a delayed or a waiting run
+OVERDUE = 5.0  # seconds after its due time from which a delayed or waiting run counts as stuck; a live coordinator acts earlier
 REJECTIONS = 3  # attempts in a row that could not be started, after which a run counts as stuck
 
 
@@ -34,7 +34,13 @@ def find_closed_kinds(overview: Overview) -> list[str]:
 
 
 def find_stuck_runs(views: Iterable[RunView], overview: Overview, now: float) -> list[RunView]:
-    """Return the runs that are stuck. Their `why` says what is missing, or which process their handler occupies."""
+    """Return those of the runs that are stuck. Their `why` is replaced: it says what is missing, or which slot is occupied.
+
+    Args:
+        views: The runs to examine.
+        overview: The namespace.
+        now: The present Unix time in seconds.
+    """
     finder = _Finder(overview, now)
     return [replace(view, why=why, due=None, note=None) for view in views if (why := finder.explain(view))]
 

@@ -15,7 +15,7 @@ class PlainTable(Table):
     """A table whose cells are plain text: without markup, and without characters that could rewrite the terminal."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        """Add a row, with each text cell made safe to print."""
+        """Add a row. Control characters in text cells become escapes."""
         super().add_row(*map(_plain, cells), **options)
 
 

@@ -22,7 +22,7 @@ _DIGEST = "sha256:"
 
 
 class Role(StrEnum):
-    """The role of a caller: the operations that it may call.
+    """The role of a caller: what it may do.
 
     Attributes:
         ALL: Read and change runs.
@@ -40,7 +40,7 @@ Access = Callable[[Request], Role | str | Awaitable[Role | str]]
 
 
 async def find_role(access: Access | None, request: Request) -> Role:
-    """Return the role of the caller of a request: ALL without an `access` function."""
+    """Return the role that the `access` function gives to the caller of a request; ALL if there is no such function."""
     if access is None:
         return Role.ALL
     found = access(request)
@@ -49,7 +49,7 @@ async def find_role(access: Access | None, request: Request) -> Role:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller that has shown its token, or any local caller of a server without a token file."""
+    """The caller of a request: its name and its role. Without a token file, every caller has the name "local"."""
 
     name: str
     role: Role
@@ -84,10 +84,10 @@ class TokenFile:
         self._callers: list[tuple[bytes, Caller]] = found
 
     def find_caller(self, authorization: str | None) -> Caller | None:
-        """Return the caller whose token an `Authorization` header has; None if no caller has it.
+        """Return the caller that an `Authorization` header identifies; None if no caller has the token in the header.
 
-        The header is `Bearer TOKEN`, or `Basic` with the caller's name and the token as its password, which is what a browser
-        sends. The token is compared with every token of the file, and each comparison takes the same time.
+        The header is `Bearer TOKEN`, or `Basic` with the caller's name and the token as its password, as a browser sends it. The
+        token is compared with every token of the file, and each comparison takes the same time.
         """
         found = _read_authorization(authorization or "")
         if found is None:

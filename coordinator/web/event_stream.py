@@ -21,13 +21,17 @@ ITEMS_AHEAD = 64  # items that are read before a slow client has taken them
 
 
 class StreamClosed(Exception):
-    """The server closes a stream before its run has ended. The client opens it again."""
+    """Raised to close a stream before its run has ended. The client opens the stream again."""
 
 
 class EventStream(StreamingResponse):
-    """A stream of events.
+    """A response that is a stream of server-sent events.
 
-    When the stream ends, even by an error or a lost connection, its reader ends and the caller may open another stream.
+    When the stream ends, even by an error or a lost connection, it closes `frames` and calls `release`.
+
+    Args:
+        frames: Yields the bytes or the text of the stream.
+        release: Called at the end, so that the caller may open another stream.
     """
 
     def __init__(
@@ -60,15 +64,15 @@ async def closed_stream() -> AsyncGenerator[str, None]:
 async def items_of(
     source: AsyncIterator[Item], streams: OpenStreams, *, idle: float, keep_alive: float
 ) -> AsyncGenerator[Item | None, None]:
-    """Yield the items of a run's output. Yield None when no item came for `keep_alive` seconds, so that a comment is due.
+    """Yield the items of a run's output, until the run has ended. Yield None when no item came for `keep_alive` seconds.
 
-    The generator ends with the run, after all items.
+    For None, the caller sends a comment, so that proxies do not close the connection.
 
     Args:
         source: The output of the run.
         streams: The open streams, which end when the server stops.
         idle: Seconds without an item after which the stream is closed.
-        keep_alive: Seconds without an item after which a comment is due.
+        keep_alive: Seconds without an item after which the generator yields None.
 
     Raises:
         StreamClosed: There was no item for too long, or the server stops.
@@ -97,9 +101,9 @@ async def items_of(
 
 
 async def _read(source: AsyncIterator[Item], queue: asyncio.Queue[Item | CoordinatorError | None]) -> None:
-    """Put the items of an output into a queue, and at the end None or the error that ended the output.
+    """Put the items of an output into a queue, and finally None or the error that ended the output.
 
-    It is a task of its own, so that a cancelled request does not interrupt the source in the middle of a read.
+    This coroutine runs in a task of its own, so that a cancelled request does not interrupt the source in the middle of a read.
     """
     try:
         async for item in source:
@@ -113,6 +117,12 @@ async def _read(source: AsyncIterator[Item], queue: asyncio.Queue[Item | Coordin
 
 
 def frame(name: str | None, id: str, data: str) -> str:
-    """Return one event with a text of one line. An event without a name is a `message` for a browser."""
+    """Return one server-sent event as text.
+
+    Args:
+        name: The name of the event; None for the default name, `message`.
+        id: The id of the event.
+        data: The content, on one line.
+    """
     head = f"event: {name}\n" if name else ""
     return f"{head}id: {id}\ndata: {data}\n\n"

@@ -22,10 +22,10 @@ _CALLER = "coordinator.caller"  # where the gate puts the caller in the scope of
 
 
 class Gate:
-    """Let a request through if its Host, its Origin and its token are valid.
+    """An ASGI application that passes a request on to another application if its Host, its Origin and its token are valid.
 
     A web page of another site can send requests to a server on the user's machine. Its requests have another Origin, or, if the
-    site's name was rebound to this machine, another Host.
+    site's name was rebound to this machine (DNS rebinding), another Host.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Gate:
             app: The application behind the gate.
             hosts: The host names under which the application may be called; loopback names are always allowed.
             tokens: The callers and their tokens. None allows every request that reaches the port.
-            allow_changes: Whether callers may change runs at all.
+            allow_changes: False if no caller may change runs, whatever its role.
         """
         self._app, self._tokens = app, tokens
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
@@ -75,13 +75,13 @@ class Gate:
 
 
 class SameOrigin:
-    """Refuse requests with which a page of another origin could change runs, in an application without a gate."""
+    """A middleware for an application without a gate. It refuses requests of pages of other origins that could change runs."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request to the application, unless a page of another origin could change runs with it."""
+        """Pass the request to the application. Answer 403 if it could change runs and comes from a page of another origin."""
         if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
             try:
                 check_origin(Headers(scope=scope))
@@ -92,7 +92,7 @@ class SameOrigin:
 
 
 def check_origin(headers: Headers) -> None:
-    """Check that a request does not come from a page of another origin. Programs other than browsers name no origin.
+    """Check that a request does not come from a page of another origin. A request without an Origin header is allowed.
 
     Raises:
         Problem: The request has another origin than the host that it was sent to.
@@ -110,12 +110,12 @@ def host_name(host: str) -> str:
 
 
 def caller_of(request: Request) -> Caller | None:
-    """Return the caller that a gate has found for the request; None if there is no gate."""
+    """Return the caller that the gate has identified for a request; None if the application has no gate."""
     return cast("Caller | None", request.scope.get(_CALLER))
 
 
 def caller_name(request: Request) -> str:
-    """Return the name under which the streams and the waiting requests of a caller are counted."""
+    """Return the name under which the streams and waiting requests of a caller are counted: its own name, or else its host."""
     caller = caller_of(request)
     if caller is not None:
         return f"caller {caller.name}"
@@ -123,6 +123,6 @@ def caller_name(request: Request) -> str:
 
 
 def role_of_caller(request: Request) -> Role:
-    """Return the role of the caller that the gate has identified. A stand-alone application uses this as its `access` function."""
+    """Return the role of the caller that the gate has identified; NONE without a gate. This is an `access` function."""
     caller = caller_of(request)
     return Role.NONE if caller is None else caller.role

@@ -1,4 +1,4 @@
-"""Errors over HTTP: problem documents (RFC 9457) that carry the names of the library's errors."""
+"""Errors over HTTP: problem documents (RFC 9457) that contain the names of the library's errors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Problem(Exception):
     Attributes:
         status: The HTTP status.
         error: The name of the error, as in the field `error` of the document.
-        detail: A sentence on what happened and what to do.
+        detail: A sentence that says what happened and what to do.
         headers: Further headers of the response.
         more: Further fields of the document.
     """
@@ -123,7 +123,7 @@ async def answer_error(request: Request, error: Exception) -> Response:
 
 
 async def end_cut_request(request: Request, error: Exception) -> Response:
-    """End a request whose connection was closed before the whole body was received. No answer can be sent."""
+    """Log a request whose caller closed the connection before the whole body was received. The answer reaches nobody."""
     log.info("request cut: %s %s: the caller has closed the connection", request.method, request.url.path)
     return Response(status_code=400)
 

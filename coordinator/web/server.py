@@ -27,13 +27,13 @@ SECONDS_TO_STOP = 5  # for requests that are still open when the process is aske
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """The address at which the application is served, and the callers that may use it.
+    """The settings of `coordinator web`: the address to listen on, and the callers that may use the application.
 
     Attributes:
-        host: The address to listen at.
-        port: The port to listen at; 0 takes a free one.
+        host: The address to listen on.
+        port: The port to listen on; 0 picks a free port.
         tokens: The callers; None allows every caller, and then the host must be a loopback address.
-        allow_changes: Whether callers may change runs.
+        allow_changes: True if callers may change runs.
         hosts: Further host names under which browsers may call the server.
 
     Raises:
@@ -57,7 +57,7 @@ class Standalone:
 
     Attributes:
         app: The application, behind its gate.
-        close_streams: Ends the streams and waiting requests, which would keep the server from stopping.
+        close_streams: Ends all streams and waiting requests. Call it when the server stops, because they do not end on their own.
     """
 
     app: ASGIApp
@@ -65,7 +65,12 @@ class Standalone:
 
 
 def standalone(client: AsyncClient, settings: WebSettings) -> Standalone:
-    """Return the application that `coordinator web` serves."""
+    """Return the application that `coordinator web` serves.
+
+    Args:
+        client: The client that carries out the requests.
+        settings: The settings of the command.
+    """
     served = app(client, access=role_of_caller)
     hosts = [settings.host, *settings.hosts]
     gate = Gate(served, hosts=hosts, tokens=settings.tokens, allow_changes=settings.allow_changes)
@@ -76,7 +81,7 @@ async def serve(settings: Settings, web: WebSettings) -> None:
     """Serve the application until SIGTERM or SIGINT.
 
     Raises:
-        BadOption: The port is in use, or the host is not one of this machine.
+        BadOption: The port is in use, or the host is not an address of this machine.
     """
     listener = _open_socket(web.host, web.port)
     async with AsyncClient(settings.url, settings.namespace, settings.timeout) as client:
@@ -92,10 +97,7 @@ async def serve(settings: Settings, web: WebSettings) -> None:
 
 
 class WebServer(uvicorn.Server):
-    """A server of one application.
-
-    It installs no signal handlers, because the handlers of uvicorn would raise the signal again after the end.
-    """
+    """A uvicorn server without signal handlers. Those of uvicorn would raise the signal again after the server has stopped."""
 
     def __init__(self, app: ASGIApp, close_streams: Callable[[], None]) -> None:
         """Make a server.
@@ -137,4 +139,4 @@ def _open_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise BadOption(f"port {port} is in use by another process: choose a free one with --port") from None
-        raise BadOption(f"can't listen at {host} port {port}: {error.strerror or error}") from None
+        raise BadOption(f"can't listen on {host} port {port}: {error.strerror or error}") from None

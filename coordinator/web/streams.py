@@ -1,4 +1,4 @@
-"""The streams and waiting requests that callers have open, and the end of all of them when the server stops."""
+"""The open streams and waiting requests of callers. They are limited for each caller, and end when the server stops."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class OpenStreams:
-    """Count the open streams and waiting requests of each caller, and end them when the server stops.
+    """The counts of open streams and waiting requests of each caller, and a way to end them when the server stops.
 
-    A server that stops waits for its open requests. Streams would never end on their own.
+    A server that stops waits for its open requests, and a stream would not end on its own.
 
     Args:
         limit: The largest number of streams of one caller.
@@ -62,12 +62,12 @@ class OpenStreams:
         return _take_place(self._waits, caller)
 
     def __len__(self) -> int:
-        """Return the number of open streams."""
+        """Return the number of open streams of all callers."""
         return self._open.total()
 
     @property
     def waits(self) -> int:
-        """The number of requests that wait."""
+        """The number of waiting requests of all callers."""
         return self._waits.total()
 
     def close(self) -> None:
@@ -78,9 +78,13 @@ class OpenStreams:
                 closing.set_result(None)
 
     async def until_closed(self, work: Awaitable[T], timeout: float | None = None) -> asyncio.Future[T]:
-        """Wait until the work is done, the time is over or the server stops. Return the work, which may be unfinished.
+        """Wait until the work is done, the time is over, or `close` is called. Return the work as a future.
 
-        The caller cancels unfinished work, or waits for it again.
+        If the future is not done, the caller cancels it, or waits for it again.
+
+        Args:
+            work: An awaitable.
+            timeout: Seconds to wait; None for no limit.
         """
         task = asyncio.ensure_future(work)
         if self._closed:
@@ -105,7 +109,7 @@ class OpenStreams:
 
     @property
     def closed(self) -> bool:
-        """Return True if the server stops."""
+        """Return True if `close` was called, because the server stops."""
         return self._closed
 
 

@@ -90,7 +90,7 @@ def test_server_with_a_token_file_asks_for_a_token(stage: WebStage, token_file: 
     [
         (["--host", "0.0.0.0"], "give a token file with --auth"),
         (["--auth", "/nothing"], "can't read the token file"),
-        (["--host", "192.0.2.1", "--auth", "TOKENS"], "can't listen at 192.0.2.1"),
+        (["--host", "192.0.2.1", "--auth", "TOKENS"], "can't listen on 192.0.2.1"),
         (["--port", "BUSY"], "is in use by another process"),
     ],
 )

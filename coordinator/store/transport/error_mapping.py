@@ -229,7 +229,10 @@ def _wrong_certificate(text: str, where: str) -> NotConfigured | None:
 
 
 def final_error(error: TransientError) -> CoordinatorError:
-    """Return the error for a request that is not repeated any more: Unconfirmed if it may have been carried out, else Unreachable."""
+    """Return the error for a request that is not repeated any more.
+
+    The error is Unconfirmed if the request may have been carried out, and Unreachable otherwise.
+    """
     if error.sent:
         return Unconfirmed(
             f"{error}; the call was sent and may have been carried out: repeat it with the same ids or key"

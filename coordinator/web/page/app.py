@@ -52,7 +52,7 @@ def page(client: AsyncClient, *, access: Access | None = None) -> Starlette:
 
 
 class PageApp:
-    """The handlers of the page's requests."""
+    """The page: it answers the requests for its files, for its data, and for changes of runs."""
 
     def __init__(self, client: AsyncClient, access: Access | None) -> None:
         self._client, self._access = client, access
@@ -61,7 +61,7 @@ class PageApp:
         self.output = OutputStreams(client)
 
     def starlette(self) -> Starlette:
-        """Return the application."""
+        """Return the ASGI application with all routes of the page."""
         reads: Mapping[str, Handler] = {
             "/data/session": self._session,
             "/data/live": self._live,
@@ -87,7 +87,7 @@ class PageApp:
         return app
 
     def close_streams(self) -> None:
-        """End all streams, for a server that stops. A browser connects again."""
+        """End all streams, because the server stops. Browsers connect again on their own."""
         self.live.close()
         self.output.streams.close()
 

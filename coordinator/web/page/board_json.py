@@ -21,12 +21,12 @@ SECONDS = 120  # of history in the plots
 
 
 def encode_board(board: Board) -> str:
-    """Return the board as JSON text in one line."""
+    """Return the board as JSON on one line."""
     return json_text(board_data(board))
 
 
 def board_data(board: Board) -> dict[str, Any]:
-    """Return the board as data for JSON."""
+    """Return the board as data for JSON. Long lists are cut, and `more_…` fields say how many entries are left out."""
     data: dict[str, Any] = {"now": round(board.now, 3), "error": board.error, "attention": board.attention()}
     if board.overview is None:
         return data

@@ -18,9 +18,9 @@ from coordinator.model.run import ENDED, Status
 from coordinator.model.run_id import ids_from, is_run_id
 from coordinator.store.plans.merge import Plan
 
-MOST_RUNS = 100_000  # runs that one request changes at most
+MOST_RUNS = 100_000  # the most runs that one request changes
 BATCH = 500
-LATEST = 10**11  # seconds; a Unix time after the year 5000 is a mistake
+LATEST = 10**11  # the latest valid Unix time, in seconds: in the year 5138; a later time is a mistake
 MOST_SHOWN = 20  # runs that a dry run names
 
 Change = Callable[[OpenNamespace, str], Plan[Any]]
@@ -62,7 +62,7 @@ class ChangeRequest:
         action: A name of CHANGES, or TREE.
         ids: The runs to change; empty for all that match the filter.
         walk: The filter; None if ids are given.
-        dry_run: Whether the runs are only counted.
+        dry_run: True if the runs are only counted, and not changed.
         expected: The number of runs that a dry run has counted. If more runs match now, the request is refused and changes no run.
     """
 
@@ -74,10 +74,10 @@ class ChangeRequest:
 
     @classmethod
     def of(cls, body: Any) -> ChangeRequest:
-        """Return the request from its JSON.
+        """Return the request from its JSON data.
 
         Raises:
-            BadOption: A field is missing or not valid, or a filter has neither a dry run nor its count.
+            BadOption: A field is missing or not valid, or runs are selected by a filter without `dry_run` and `expected`.
         """
         if not isinstance(body, dict) or body.get("action") not in (*CHANGES, TREE):
             raise BadOption(f"action must be one of {', '.join((*CHANGES, TREE))}")
@@ -128,7 +128,8 @@ async def carry_out(client: AsyncClient, request: ChangeRequest) -> dict[str, An
     """Carry out a change, or count the runs that it would change.
 
     Returns:
-        `matched`, the number of runs; and `sample` of a dry run, otherwise the number of `changed` runs and the first `errors`.
+        A dict with the number of runs as `matched`. A dry run adds the first ids as `sample`. A change adds the numbers of
+        `changed` and `failed` runs, and the first `errors`.
 
     Raises:
         BadOption: More runs match than the dry run had counted, or more than one request may change.
@@ -158,7 +159,7 @@ async def carry_out(client: AsyncClient, request: ChangeRequest) -> dict[str, An
 
 
 async def _cancel_tree(client: AsyncClient, id: str, *, dry_run: bool) -> dict[str, Any]:
-    """Cancel a run and all runs below it, or count them. Runs that are enqueued meanwhile below them are cancelled, too."""
+    """Cancel a run and all runs below it, or with `dry_run` only count them. Return the same dict as `carry_out`."""
     if dry_run:
         below = await client._do(run_operations.list_below, [id])
         return {"matched": 1 + len(below), "sample": [id, *below][:MOST_SHOWN]}

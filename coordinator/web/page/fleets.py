@@ -19,7 +19,7 @@ Steps = Generator[list[Request], Any, Any]
 
 
 def read_fleets(namespace: OpenNamespace) -> Plan[dict[str, Any]]:
-    """Return each fleet with its processes by code version, its supervisors, and its last roll."""
+    """Return the fleets, each with its processes, its supervisors and its last roll, as data for JSON."""
     space = yield from namespace.space()
     found: dict[str, Any] = yield from reading(_fleets(space))
     return found

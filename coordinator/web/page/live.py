@@ -13,14 +13,20 @@ from coordinator.web.event_stream import EventStream
 from coordinator.web.page.board_json import encode_board
 from coordinator.web.streams import OpenStreams
 
-SILENCE = 10.0  # seconds after which a comment keeps an idle connection open
+SILENCE = 10.0  # seconds without a change after which a comment is sent, so that proxies do not close the connection
 
-MOST_VIEWERS = 100  # streams of one caller
+MOST_VIEWERS = 100  # the most streams of one caller
 LINGER = 60.0  # seconds for which the board is kept up to date after its last viewer has left
 
 
 class LiveBoard:
-    """Send the board to the viewers as server-sent events. The board is encoded once for each version."""
+    """The board as a stream of server-sent events for all viewers. Each version of the board is encoded once.
+
+    Attributes:
+        watcher: The watcher that keeps the board up to date.
+        encodings: The number of versions that were encoded.
+        streams: The open streams.
+    """
 
     def __init__(self, client: AsyncClient) -> None:
         self.watcher = Watcher(client, linger=LINGER)
@@ -31,7 +37,7 @@ class LiveBoard:
         self._followers: dict[asyncio.Task[None], asyncio.Event] = {}
 
     def close(self) -> None:
-        """End all streams. A browser connects again."""
+        """End all streams, because the server stops. Browsers connect again on their own."""
         self._closed = True
         for follower in self._followers:
             follower.cancel()
@@ -67,9 +73,9 @@ class LiveBoard:
             follower.cancel()
 
     async def _follow(self, changed: asyncio.Event) -> None:
-        """Set `changed` whenever the board has changed.
+        """Set `changed` whenever the board has changed, until cancelled.
 
-        This runs in a task of its own, so that a cancelled request does not interrupt the watcher while the viewer leaves.
+        This coroutine runs in a task of its own, so that a cancelled request does not interrupt the watcher.
         """
         async with aclosing(self.watcher.boards()) as boards:
             async for _ in boards:

@@ -1,4 +1,4 @@
-"""The output of a run as the page shows it: the same items as `handle.stream`, with large values cut."""
+"""The output of a run for the page: the same items as from `handle.stream`, with long texts cut."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ from coordinator.web.page.shorten import shorten
 from coordinator.web.streams import OpenStreams
 
 log = logging.getLogger(__name__)
-MOST_STREAMS = 32  # outputs that one caller reads at the same time
+MOST_STREAMS = 32  # the most outputs that one caller reads at the same time
 IDLE, KEEP_ALIVE = 300.0, 10.0  # seconds
 MOST_TEXT = 2000  # characters of one text of an event
 
 
 class OutputStreams:
-    """Send the outputs of runs to the viewers. The output of a run is read only while a viewer has it open."""
+    """The outputs of runs as streams of server-sent events. An output is read only while a viewer has it open.
+
+    Attributes:
+        streams: The open streams.
+    """
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -54,7 +58,7 @@ class OutputStreams:
         return EventStream(self._frames(handle, after), self.streams.open(caller_name(request)))
 
     async def _frames(self, handle: AsyncHandle[Any], after: str | None) -> AsyncGenerator[str, None]:
-        """Yield the frames of a stream. The frame `end` says that the run has ended."""
+        """Yield the text of each event of a stream. The last event is `end` if the run has ended."""
         yield f"retry: {RETRY_MS}\n\n"
         last = after or ""
         try:

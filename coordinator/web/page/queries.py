@@ -28,9 +28,9 @@ from coordinator.web.page.run_filter import RunFilter
 from coordinator.web.page.run_pages import list_page
 from coordinator.web.page.shorten import shorten
 
-DOCTOR_SECONDS = 60.0  # for which the doctor's report is kept
-CHEAP_SECONDS = 600.0  # for which the report of an examination without a request is kept
-SMALL_NAMESPACE = 20_000  # the largest number of runs of a namespace that the doctor examines without a request
+DOCTOR_SECONDS = 60.0  # seconds after which a viewer who asks for the doctor's report gets a new one
+CHEAP_SECONDS = 600.0  # seconds after which the page makes a new report on its own
+SMALL_NAMESPACE = 20_000  # the largest number of runs of a namespace for which the page makes a report on its own
 MOST_EFFECTS = 200
 SHORT_TEXT, LONG_TEXT = 2000, 200_000  # characters of a text of a message
 
@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 
 
 class PageQueries:
-    """Answer the page's questions."""
+    """The queries of the page: each method reads from the server, and returns data for JSON."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._examining = asyncio.Lock()
         self._report: tuple[float, DoctorReport] | None = None
-        self._refused = False  # whether the server's user may not examine keys
+        self._refused = False  # True if the server's user may not examine keys
 
     def facts(self) -> dict[str, str]:
         """Return the names of the namespace and of the server, without a password, and the version of this package."""
@@ -57,12 +57,12 @@ class PageQueries:
         }
 
     async def runs(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return a page of runs. Without a status, the newest runs of all statuses, without further pages."""
+        """Return a page of runs that match the query of a request. Without a status, it has the newest runs and no next page."""
         page = await self._client._do(list_page, read_filter(query), query.get("cursor", ""))
         return {"runs": [run_row(view) for view in page.runs], "cursor": page.cursor, "scanned": page.scanned}
 
     async def run(self, id: str) -> dict[str, Any]:
-        """Return everything about one run except its transcript."""
+        """Return one run for its details: the run, its story, its checkpoint and its children, without its transcript."""
         view = await self._client.handle(id).view()
         checkpoint, children = await asyncio.gather(
             self._client._do(read_checkpoint, id), self._client._do(read_children, id)
@@ -88,7 +88,7 @@ class PageQueries:
         return {"run": data, "checkpoint": checkpoint, **children, "now": _clock.now()}
 
     async def messages(self, id: str, start: int, *, full: bool) -> dict[str, Any]:
-        """Return a page of a run's saved transcript."""
+        """Return a page of a run's saved transcript, from the message `start` on. With `full`, texts are cut later."""
         return await self._client._do(read_messages, id, start, LONG_TEXT if full else SHORT_TEXT)
 
     async def schedules(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class PageQueries:
         return {"schedules": rows, "now": now}
 
     async def doctor(self) -> dict[str, Any]:
-        """Return the report of the doctor, which is made at most once a minute, however many viewers ask for it."""
+        """Return a report of the doctor that is at most a minute old. All viewers share the report."""
         async with self._examining:
             now = _clock.monotonic()
             if self._report is None or now - self._report[0] > DOCTOR_SECONDS:
@@ -114,10 +114,10 @@ class PageQueries:
         return self._report_data(at, report)
 
     async def cheap_doctor(self) -> dict[str, Any]:
-        """Return the last report of the doctor, and make a new one only for a small namespace and every ten minutes.
+        """Return the last report of the doctor. In a small namespace, make a new report if the last one is ten minutes old.
 
-        `examined` is False if there is no report: no viewer has requested one for a large namespace, or the server's user may not
-        examine its keys.
+        `examined` is False if there is no report: the namespace is large and no viewer has asked for one, or the server's user may
+        not examine its keys.
         """
         known = self._report
         old = known is None or _clock.monotonic() - known[0] > CHEAP_SECONDS
@@ -155,7 +155,7 @@ def effect_state(state: str, status: Status) -> str:
 
 
 def run_row(view: RunView) -> dict[str, Any]:
-    """Return the facts of a run that a list shows."""
+    """Return the fields of a run that a list shows, as data for JSON."""
     names = (
         "id",
         "kind",

@@ -29,9 +29,9 @@ Steps = Generator[list[Request], Any, Any]
 
 
 def read_checkpoint(namespace: OpenNamespace, id: str) -> Plan[dict[str, Any]]:
-    """Return the state, the phases with their outputs, and the result of a run, cut where they are large.
+    """Return the state, the phases with their outputs, and the result of a run, with long texts and lists cut.
 
-    `granted` is what the run has received in addition to its budget, and `output` is whether it has emitted events.
+    `granted` is the amount that was granted to the run in addition to its budget. `output` is True if the run has emitted events.
     """
     keys = yield from namespace.keys(id)
     found: dict[str, Any] = yield from reading(_checkpoint(keys, id))
@@ -66,7 +66,11 @@ def _checkpoint(keys: Keys, id: str) -> Steps:
 
 
 def _granted(more: bytes) -> dict[str, Any] | None:
-    """Return what was granted to a run in addition to its budget; None if nothing was."""
+    """Return the amount that was granted to a run in addition to its budget; None if nothing was granted.
+
+    Args:
+        more: The part `more` of the run's checkpoint.
+    """
     try:
         parts = split_netstrings(more)
         amounts = dict(zip(parts[::2], parts[1::2], strict=False))
@@ -84,7 +88,14 @@ def _shown(data: bytes, place: str) -> Any:
 
 
 def read_messages(namespace: OpenNamespace, id: str, start: int, most_text: int) -> Plan[dict[str, Any]]:
-    """Return a page of a run's saved transcript, with large texts cut, and the number of all messages."""
+    """Return a page of a run's saved transcript, and the number of all messages.
+
+    Args:
+        namespace: The namespace of the run.
+        id: The run.
+        start: The number of the first message, from 0.
+        most_text: The number of characters to which each text is cut.
+    """
     keys = yield from namespace.keys(id)
     found: dict[str, Any] = yield from reading(_messages(keys, id, start, most_text))
     return found
@@ -113,7 +124,7 @@ def _messages(keys: Keys, id: str, start: int, most_text: int) -> Steps:
 
 
 def read_children(namespace: OpenNamespace, id: str) -> Plan[dict[str, Any]]:
-    """Return the first children of a run, in all partitions, with their statuses, and whether there are more."""
+    """Return up to 200 children of a run, in all partitions, with their statuses. `more` is True if there are more."""
     yield from namespace.keys(id)
     space = yield from namespace.space()
     found: dict[str, Any] = yield from reading(_children(space, id))

@@ -21,7 +21,7 @@ class RunFilter:
     """The filter that selects the listed runs. Empty values match every run.
 
     Attributes:
-        status: The status; pages are in the order of its index. None for the newest runs of all statuses.
+        status: The status, in the order of whose index runs are listed; None for the newest runs of all statuses.
         kind: The kind.
         queue: The queue.
         key: The idempotency key.
@@ -42,13 +42,13 @@ class RunFilter:
 
     @property
     def narrow(self) -> bool:
-        """Return True if some runs of the indexes may not match. The page then reads the fields of the runs before their views."""
+        """Return True if not every run of the indexes matches. Then a few fields of each run are read first (see run_pages.py)."""
         by_route = (self.kind or self.queue) and self.status is not Status.QUEUED
         return bool(by_route or self.queue or self.group or self.key or self.meta or self.since or self.until)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of a run that `takes_fields` needs."""
+        """The names of the fields of a run that `takes_fields` needs."""
         return (*_FACTS, *SPEC_FIELDS) if self.key or self.meta else _FACTS
 
     def takes_route(self, route: str) -> bool:
@@ -92,7 +92,7 @@ class RunFilter:
         return created >= self.since and (not self.until or created <= self.until)
 
     def takes(self, view: RunView) -> bool:
-        """Return True if the run matches."""
+        """Return True if the run with this view matches the filter."""
         return (
             self.status in (None, view.status)
             and self.kind in ("", view.kind)

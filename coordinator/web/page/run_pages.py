@@ -32,11 +32,11 @@ from coordinator.web.page.run_filter import RunFilter
 
 PAGE = 50  # runs of a page
 STEP = 200  # entries that are read together, if not every entry matches
-MOST_SCANNED = 1000  # entries that one request examines at most, however few of them match
-MOST_OWNED = 1000  # runs of one worker that are listed
-MOST_GROUPS = 1000  # groups of one partition whose lines are listed
+MOST_SCANNED = 1000  # the most entries that one request examines, even if few of them match
+MOST_OWNED = 1000  # the most runs of one worker that are listed
+MOST_GROUPS = 1000  # the most groups of one partition whose lines are listed
 MOST_OFFSET = 10**12  # the highest offset that a page may have; no index has more entries
-FEW = 4  # indexes of which each is read as far as a page could need
+FEW = 4  # up to this number of indexes, a whole step of each is read; of more indexes, fewer entries of each
 
 Steps = Generator[list[Request], Any, Any]
 Entry = tuple[float, str, Keys, str]  # sort key, name of the index, keys of the partition, id
@@ -45,7 +45,13 @@ Index = tuple[Keys, str]
 
 @dataclass(slots=True)
 class RunPage:
-    """A page of runs. `cursor` continues after it; it is empty after the last page. `scanned` counts the entries that were read."""
+    """A page of runs.
+
+    Attributes:
+        runs: The runs.
+        cursor: The cursor for the next page; empty after the last page.
+        scanned: The number of entries that were read.
+    """
 
     runs: list[RunView]
     cursor: str
@@ -65,7 +71,7 @@ def list_page(namespace: OpenNamespace, wanted: RunFilter, cursor: str) -> Plan[
 
 
 def read_cursor(cursor: str) -> dict[str, int]:
-    """Return the number of read entries of each index.
+    """Return the number of entries that were read of each index, from the text of a cursor.
 
     Raises:
         BadOption: The cursor is not valid.
@@ -152,7 +158,15 @@ def _indexes(space: Namespace, wanted: RunFilter, status: Status) -> Steps:
 def _next_entries(
     indexes: Sequence[Index], status: Status, step: int, offsets: Mapping[str, int], *, newest: bool = False
 ) -> Steps:
-    """Return the next entries over all indexes, in order."""
+    """Return the next entries of all indexes together, in the order of the status.
+
+    Args:
+        indexes: The sorted sets, each with the keys of its partition.
+        status: The status of the indexes. Entries of ended runs come in reverse order.
+        step: The largest number of entries.
+        offsets: The number of entries of each index that were read before.
+        newest: Read the entries in reverse order for any status.
+    """
     if status is Status.RUNNING:
         return (yield from _running_entries(indexes, step, offsets))
     reverse = newest or status in ENDED
@@ -179,7 +193,7 @@ def _next_entries(
 
 
 def _running_entries(indexes: Sequence[Index], step: int, offsets: Mapping[str, int]) -> Steps:
-    """Return the next running runs. The sets of workers have no order, and are as small as the number of slots."""
+    """Return the next running runs, the newest id first. The set of a worker's runs is small and unordered, and read whole."""
     replies = yield [read(keys.at, "SRANDMEMBER", index, MOST_OWNED) for keys, index in indexes]
     everyone = [
         (0.0, "running", keys, text(id))
@@ -219,7 +233,7 @@ def _matching_views(
 
 
 def _views(entries: Sequence[Entry], status: Status | None, statuses: Mapping[str, Status]) -> Steps:
-    """Return the views of the runs that are still there."""
+    """Return the views of those entries whose runs still exist."""
     found: list[RunView] = []
     answers = yield from merge_plans([client_plans.view(keys, id) for _, _, keys, id in entries])
     for (_, _, _, id), answer in zip(entries, answers, strict=True):

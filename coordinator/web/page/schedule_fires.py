@@ -1,6 +1,7 @@
 """The next fire times of a schedule, and the runs of its last ones.
 
-These data are computed and not stored: the fire times follow from the rules of a schedule, and the id of a run from its fire time.
+The server does not store these fire times. They are computed from the rules of the schedule, and the id of each run from its fire
+time.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ LONGEST_BACK = 90 * 86_400_000  # ms; older fire times are not shown
 
 
 async def read_fires(client: AsyncClient, name: str) -> dict[str, Any]:
-    """Return the next fire times of a schedule, and its last ones with their runs, newest first.
+    """Return the next fire times of a schedule, and its last fire times with their runs, newest first.
 
     `run` is None for a fire time without a run: it was skipped or missed, or the retention of its run is over.
+
+    Args:
+        client: The client that reads the schedule.
+        name: The name of the schedule.
 
     Raises:
         NotFound: There is no such schedule.

@@ -41,7 +41,7 @@ class SecurityHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Pass a request to the application, and add the headers to its response."""
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -59,7 +59,10 @@ def new_token(request: Request) -> str:
 
 
 def with_cookie(response: Response, request: Request, token: str) -> Response:
-    """Set the cookie of the CSRF token. Scripts can't read it, and no other site's request carries it."""
+    """Set the cookie with the CSRF token, and return the response.
+
+    Scripts can't read the cookie, and a browser does not send it with requests from other sites.
+    """
     path = request.scope.get("root_path") or "/"
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, token, path=path, secure=secure, httponly=True, samesite="strict")
@@ -95,5 +98,5 @@ async def read_body(request: Request) -> bytes:
 
 
 def answer(data: Any) -> Response:
-    """Return data as JSON that no cache keeps."""
+    """Return data as a JSON response that must not be cached."""
     return Response(json_text(data), media_type="application/json", headers={"Cache-Control": "no-store"})

@@ -38,7 +38,7 @@ def api(
 ) -> Starlette:
     """Return the HTTP API as an ASGI application, to mount in a host application.
 
-    The API has no login. The host application logs callers in, and its functions `owner` and `access` say what a caller may do.
+    The API has no login. The host application authenticates callers, and its functions `owner` and `access` say what they may do.
 
     Args:
         client: The client that carries out the requests. The code that made it closes it.
@@ -98,7 +98,7 @@ class _Service:
         return _route("/openapi.json", answer, {"GET"})
 
     async def _check(self, request: Request, endpoint: Endpoint) -> Call:
-        """Return the checked request.
+        """Check the caller, the parameters and the body of a request, and return them as a `Call`.
 
         Raises:
             Problem: The caller may not send this request, or its body can't be read.
@@ -131,7 +131,7 @@ class _Service:
 
 
 def read_parameters(request: Request, endpoint: Endpoint) -> dict[str, Any]:
-    """Return the parameters of a request by name. A missing one has its default, or None.
+    """Return the parameters of a request by name. A missing parameter has its default, or None.
 
     Raises:
         BadOption: A parameter is not known, is given twice, or has a value that is not valid.

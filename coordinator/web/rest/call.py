@@ -20,12 +20,12 @@ from coordinator.web.streams import OpenStreams
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request.
+    """A request to the API, after it was checked.
 
     Attributes:
         request: The request of Starlette.
-        client: The client that carries it out.
-        ownership: The runs that the caller may see.
+        client: The client that carries out the request.
+        ownership: The rules for the runs that the caller may see and enqueue.
         caller: The name under which the caller's streams and waiting requests are counted.
         values: The parameters by name; None for a parameter that is missing and has no default.
         body: The value of the body; ABSENT if there is none.
@@ -52,7 +52,7 @@ class Call:
         return self.client.handle(self.values["id"])
 
     async def view(self) -> RunView:
-        """Return the run that the path names, if it exists for the caller.
+        """Read the run that the path names, and return a view of it if the caller may see the run.
 
         Raises:
             NotFound: There is no such run, or it has another owner.

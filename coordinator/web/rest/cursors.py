@@ -29,7 +29,7 @@ def make_cursor_key(birth: str) -> bytes:
 
 
 def encrypt_cursor(cursor: Cursor, key: bytes) -> str:
-    """Return a cursor as text from which a caller learns nothing about the run that it names."""
+    """Return a cursor as encrypted text, from which a caller can't learn the id of the run that the cursor contains."""
     plain = str(cursor).encode()
     tag = blake2b(plain, key=key, digest_size=TAG_BYTES).digest()
     return base64.urlsafe_b64encode(tag + _mask(plain, key, tag)).decode()
@@ -52,5 +52,5 @@ def decrypt_cursor(text: str, key: bytes) -> Cursor:
 
 
 def _mask(data: bytes, key: bytes, tag: bytes) -> bytes:
-    """Encrypt or decrypt data with a key and the tag of the plain data."""
+    """Encrypt or decrypt data: combine it by XOR with bytes that are derived from the key and the tag of the plain data."""
     return bytes(one ^ other for one, other in zip(data, shake_256(key + tag).digest(len(data)), strict=True))

@@ -23,7 +23,7 @@ class Parameter:
 
     Attributes:
         name: Its name.
-        place: The part of the request that has it: `path`, `query` or `header`.
+        place: The part of the request that contains it: `path`, `query` or `header`.
         schema: Its JSON schema. A default is used if the parameter is missing.
         text: Its description.
     """
@@ -41,7 +41,7 @@ class Body:
     Attributes:
         schema: Its JSON schema.
         text: Its description.
-        required: Whether the body must be there.
+        required: True if a request without a body is refused.
     """
 
     schema: Schema
@@ -78,7 +78,7 @@ class Endpoint:
         problems: The statuses of the problem documents that the operation may answer, with their reasons.
         parameters: The parameters, without the run's id, which every path with `{id}` has.
         body: The body of a request; None if it has none.
-        changes: Whether the operation changes runs.
+        changes: True if the operation changes runs, so that the caller needs the role `all`.
     """
 
     method: str

@@ -21,7 +21,10 @@ END = "/end"  # in the id of the event `end`, before the life of the run: a revi
 
 
 async def stream_events(call: Call) -> Response:
-    """Answer with the output of a run as a stream of events."""
+    """Return the output of a run as a stream of events, from the item after `Last-Event-ID` or `after` on.
+
+    The answer is 204 if the run has ended and the client already has its last event, so that a browser does not connect again.
+    """
     last: str = call.values["Last-Event-ID"] or call.values["after"] or ""
     after, _, ended_life = last.partition(END)
     try:
@@ -36,7 +39,7 @@ async def stream_events(call: Call) -> Response:
 
 
 async def _frames(call: Call, after: str | None) -> AsyncGenerator[str, None]:
-    """Yield the frames of a stream, from the item after an id to the end of the run."""
+    """Yield the text of each event of a stream, from the item after the id `after` to the end of the run."""
     # Comments are not followed by an empty line, and `retry` is a part of the first event: some clients read them as events.
     yield ": the stream is open\n"
     last, head = after or "", f"retry: {RETRY_MS}\n"

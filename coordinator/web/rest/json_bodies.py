@@ -39,7 +39,7 @@ async def read_json(request: Request, limit: int) -> Any:
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a value as a JSON response. It is never cached: a run changes, and belongs to one caller."""
+    """Return a value as a JSON response that must not be cached: runs change, and another caller may not see them."""
     return Response(to_json(value), status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
 
 
@@ -57,7 +57,11 @@ def _finite(value: Any) -> Any:
 
 
 async def _read_body(request: Request, limit: int) -> bytes:
-    """Return the body. A body that is too large is refused before all of it was read."""
+    """Read and return the body of a request. Stop reading when it is larger than the limit.
+
+    Raises:
+        Problem: The body is larger than `limit` bytes (413).
+    """
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)

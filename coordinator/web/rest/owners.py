@@ -30,7 +30,7 @@ OWN_OPTIONS = frozenset({"delay", "at", "expires", "meta"})  # options that a ca
 
 
 async def find_owner(find: FindOwner | None, request: Request) -> str | None:
-    """Return the owner of a request; None if callers are not restricted.
+    """Return the owner that the function `find` gives to a request; None if there is no function, so that callers see all runs.
 
     Raises:
         Problem: The application does not know the caller (401).
@@ -46,11 +46,11 @@ async def find_owner(find: FindOwner | None, request: Request) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The runs that the caller of one request may see and enqueue.
+    """The rules for the runs that the caller of one request may see and enqueue.
 
     Attributes:
-        owner: The owner; None if the caller may see all runs.
-        field: The name of the value in the meta of a run.
+        owner: The owner of the request; None if the caller may see all runs.
+        field: The name of the owner in the meta of a run.
         kinds: The kinds that the caller may enqueue; None for all.
     """
 
@@ -73,9 +73,9 @@ class Ownership:
         return self.owner is None or view.meta.get(self.field) == self.owner
 
     def show(self, view: RunView) -> dict[str, Any]:
-        """Return the fields of a run that the caller may see. A caller with an owner does not see internals.
+        """Return the fields of a run that the caller may see.
 
-        Internals are the workers, the version of their code, tracebacks and the story of the run.
+        A caller with an owner does not see the workers, the version of their code, tracebacks and the story of the run.
         """
         fields: dict[str, Any] = to_json_data(view)
         if self.owner is None:
@@ -88,7 +88,11 @@ class Ownership:
         return shown
 
     def options(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options with which a run is enqueued for the caller.
+        """Return the options with which a run is enqueued for the caller: the given ones, and those that the application sets.
+
+        Args:
+            kind: The kind of the run.
+            given: The options of the request.
 
         Raises:
             BadOption: The caller may not enqueue this kind, or set an option that only the application may set.
@@ -106,7 +110,7 @@ class Ownership:
         return {**given, **fixed, "meta": meta}
 
     def key(self, key: str | None) -> str | None:
-        """Return the idempotency key of a run. Keys of different owners differ, so that no caller gets the run of another."""
+        """Return the stored form of an idempotency key; None for None. It contains the owner, so that owners do not share keys."""
         return None if key is None else self._key_prefix() + key
 
     def _key_prefix(self) -> str:
@@ -114,7 +118,7 @@ class Ownership:
 
 
 def check_kinds(kinds: Kinds | None) -> Kinds | None:
-    """Return the kinds that callers may enqueue.
+    """Return the kinds as they are, if they are not a single text.
 
     Raises:
         Refused: A single text was given, whose characters would count as kinds.

@@ -25,7 +25,7 @@ WHOLE = frozenset({"priority", "schema"})  # options of `enqueue` that are whole
 
 
 async def enqueue(call: Call) -> Response:
-    """Enqueue a run."""
+    """Enqueue a run. Return 201 with its id, or 200 if a run with the same idempotency key exists already."""
     body: dict[str, Any] = call.body
     kind = body["kind"]
     given: dict[str, Any] = body.get("options", {})
@@ -42,10 +42,10 @@ async def enqueue(call: Call) -> Response:
 
 
 async def _check_existing(call: Call, id: str) -> None:
-    """Check that the caller may see the run to which an idempotency key belongs.
+    """Check that the caller may see the existing run that has the caller's idempotency key.
 
     Raises:
-        KeyConflict: Another program enqueued the run with the same key.
+        KeyConflict: The caller may not see it: another program has enqueued it with the same stored key.
     """
     try:
         call.ownership.check(await call.client.handle(id).view())
@@ -55,12 +55,12 @@ async def _check_existing(call: Call, id: str) -> None:
 
 
 async def show(call: Call) -> Response:
-    """Answer with one run."""
+    """Return one run as JSON."""
     return json_response(call.ownership.show(await call.view()))
 
 
 async def list_runs(call: Call) -> Response:
-    """Answer with a page of runs."""
+    """Return a page of runs as JSON."""
     values = call.values
     filters = Listing.of(values["status"], values["kind"], values["queue"], values["limit"])
     cursor = None if values["cursor"] is None else await _read_cursor(call, values["cursor"])
@@ -82,7 +82,7 @@ async def _write_cursor(call: Call, cursor: Cursor) -> str:
 
 
 async def result(call: Call) -> Response:
-    """Answer with the result of a run, after waiting for its end."""
+    """Wait for the end of a run, and return its result as JSON. Return 202 with its status if the run has not ended in time."""
     view = await call.view()
     seconds = min(call.values["wait"], call.limits.wait)
     if view.status in ENDED or seconds > 0:
@@ -97,7 +97,7 @@ async def result(call: Call) -> Response:
 
 
 async def _await_result(call: Call, view: RunView, seconds: float) -> Response:
-    """Answer with the result of a run when it has ended, or with its status when the server stops.
+    """Return the result of a run when it has ended, or its status if the server stops before.
 
     Raises:
         ResultTimeout: The run has not ended in time.
@@ -119,11 +119,11 @@ async def _await_result(call: Call, view: RunView, seconds: float) -> Response:
 
 
 async def _wait_for_disconnect(request: Request) -> bool:
-    """Wait until the client closes its connection. Without this, a client that has left would keep its place.
+    """Wait until the client closes its connection, so that the waiting request of a client that has left can end.
 
     Returns:
-        False if a middleware of the host application answers each `receive` with the body again, so that nothing tells when the
-        client leaves.
+        True if the client has left. False if a middleware of the host application returns the body again from each `receive`, so
+        that it is not known when the client leaves.
     """
     message = await request.receive()
     if message["type"] == "http.request":
@@ -137,7 +137,7 @@ def _cancel_if_left(work: asyncio.Future[Any], leaving: asyncio.Future[bool]) ->
 
 
 async def messages(call: Call) -> Response:
-    """Answer with a page of the saved messages of a run."""
+    """Return a page of the saved messages of a run as JSON."""
     await call.view()
     start, limit = call.values["start"], call.values["limit"]
     texts: list[str] = []
@@ -159,21 +159,21 @@ async def messages(call: Call) -> Response:
 
 
 async def cancel(call: Call) -> Response:
-    """Cancel a run."""
+    """Cancel a run, and return its status as JSON."""
     await call.view()
     status = await call.handle.cancel(_field(call.body, "grace", CANCEL_GRACE))
     return json_response({"id": call.handle.id, "status": status})
 
 
 async def revive(call: Call) -> Response:
-    """Queue an ended run again."""
+    """Queue a failed, dead or cancelled run again, and return its status as JSON."""
     await call.view()
     await call.handle.revive(_field(call.body, "from_start", False))
     return json_response({"id": call.handle.id, "status": Status.QUEUED})
 
 
 async def send_signal(call: Call) -> Response:
-    """Send a signal to a run. The body of the request is the payload."""
+    """Send a signal to a run, with the body of the request as its payload. Return whether it was sent as JSON."""
     await call.view()
     payload = None if call.body is ABSENT else call.body
     sent = await call.handle.send(call.values["topic"], payload, key=call.values["Idempotency-Key"])

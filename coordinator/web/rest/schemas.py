@@ -28,7 +28,7 @@ def optional(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the schema of an object with these fields and no others."""
+    """Return the schema of an object with these required and optional fields, and no others."""
     return {
         "type": "object",
         "properties": {**required, **(optional or {})},
@@ -38,7 +38,7 @@ def record(required: Mapping[str, Any], optional: Mapping[str, Any] | None = Non
 
 
 def array(items: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an array."""
+    """Return the schema of an array whose items have this schema."""
     return {"type": "array", "items": items}
 
 
@@ -115,10 +115,15 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def check(value: Any, schema: Mapping[str, Any], place: str) -> Any:
-    """Return a value if it fits a schema. The check knows the keywords of JSON schema that the schemas of requests use.
+    """Return a value if it fits a schema. Only those keywords of JSON Schema are checked that the schemas of requests use.
+
+    Args:
+        value: The value.
+        schema: The JSON schema.
+        place: The name of the value in error messages.
 
     Raises:
-        BadOption: The value does not fit. The message names the place.
+        BadOption: The value does not fit.
     """
     types = schema.get("type")
     if types is not None:
@@ -137,7 +142,12 @@ def check(value: Any, schema: Mapping[str, Any], place: str) -> Any:
 
 
 def parse_text(text: str, schema: Mapping[str, Any], place: str) -> Any:
-    """Return the value of a parameter, from its text.
+    """Return the value of a parameter from its text: a number or a boolean if the schema says so.
+
+    Args:
+        text: The text in the path, the query or a header.
+        schema: The JSON schema of the parameter.
+        place: The name of the parameter in error messages.
 
     Raises:
         BadOption: The value does not fit the schema.
