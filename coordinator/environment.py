@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The values of the variables; empty where a variable is not set.
+    """The values of the environment variables. The value of a variable that is not set is empty.
 
     Attributes:
         url: RUNS_URL, the server.

@@ -254,7 +254,7 @@ class MiddlewareChain:
         return run.headers
 
     def of_run(self, run: str) -> MiddlewareChain:
-        """Return the chain of the middleware that handles the run with this id: the others return False from `selects`."""
+        """Return the chain without the middleware whose `selects` returns False for the run with this id."""
         if not self._selecting:
             return self
         if self._only is not None:  # the usual case, for speed

@@ -39,7 +39,7 @@ _LOW = (1 << 64) - 1
 
 
 class Tracing(Middleware):
-    """Report runs as traces: one trace for each run, with a span for each attempt, phase and wait, and for each slow save.
+    """A middleware that reports runs as traces: a run is a trace, with a span for each attempt, phase, wait and slow save.
 
     Args:
         provider: The TracerProvider; by default the global one of OpenTelemetry when the first span is made.
@@ -63,7 +63,7 @@ class Tracing(Middleware):
         return limit is None or (zlib.crc32(run.encode()) << 32) < limit
 
     def on_enqueue(self, run: EnqueueInfo) -> None:
-        """Report a span of the producer, and send its context with the run."""
+        """Report a span for the enqueue, and put its trace context into the headers of the run."""
         destination = f"{run.queue}:{run.kind}"
         attributes = {**_messaging(destination, "enqueue", "send"), "runs.kind": run.kind}
         with self._tracer.tracer.start_as_current_span(
@@ -257,7 +257,7 @@ class _Trace:
 
     @classmethod
     def of(cls, attempt: AttemptInfo) -> _Trace:
-        """Return the trace of an attempt."""
+        """Return the data for the spans of an attempt's run."""
         context = propagate.extract(attempt.headers, Context()) if attempt.headers else Context()
         return cls(attempt, _Ids.of(attempt), f"{attempt.queue}:{attempt.kind}", context)
 
@@ -336,7 +336,7 @@ def _messaging(destination: str, name: str, kind: str) -> dict[str, Any]:
 
 
 def _describe(attempt: AttemptInfo) -> dict[str, Any]:
-    """Return the attributes that all spans of a run have. Meta whose names begin with `gen_ai.` are attributes too."""
+    """Return the attributes that all spans of a run have. Meta with names that begin with `gen_ai.` are attributes too."""
     agents = {name: value for name, value in attempt.meta.items() if name.startswith("gen_ai.") and value is not None}
     return {
         **agents,

@@ -180,7 +180,7 @@ class Client:
         return self._do(enqueue_operations.enqueue_many, runs, options, self._make_handle)
 
     def handle(self, id: str) -> Handle[Any]:
-        """Return a handle of a run whose id is known. The call does not contact the server.
+        """Return a handle of the run with this id. The call does not contact the server.
 
         Raises:
             NotFound: The text is not a run id, so there is no such run.

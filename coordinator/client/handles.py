@@ -241,7 +241,7 @@ class Handle(Generic[T_co]):
         return self._client._do(run_operations.discard, self.id)
 
     def position(self) -> int | None:
-        """Return how many runs of the same queue and kind workers will take before this run; None if it is not queued."""
+        """Return the number of runs of the same queue and kind that workers take before this run; None if it is not queued."""
         return self._client._do(run_operations.position, self.id)
 
 
@@ -463,5 +463,5 @@ class AsyncHandle(Generic[T_co]):
         return await self._client._do(run_operations.discard, self.id)
 
     async def position(self) -> int | None:
-        """Return how many runs of the same queue and kind workers will take before this run; None if it is not queued."""
+        """Return the number of runs of the same queue and kind that workers take before this run; None if it is not queued."""
         return await self._client._do(run_operations.position, self.id)

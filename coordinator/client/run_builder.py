@@ -100,7 +100,7 @@ class RunRequest(NamedTuple):
 
 
 class RunBuilder:
-    """Build the runs of one enqueue call."""
+    """A builder of runs, with the options of one enqueue call."""
 
     def __init__(
         self, given: Mapping[str, Any], parent: Parent | None = None, middleware: MiddlewareChain = NO_MIDDLEWARE

@@ -88,7 +88,7 @@ def use(*names: str) -> None:
 
 
 def sealed(data: bytes) -> bytes:
-    """Return the bytes after the codecs that `use` or RUNS_COMPRESS chose. Empty and sealed bytes are returned unchanged.
+    """Return the bytes sealed by the codecs that `use` or RUNS_COMPRESS chose. Empty and sealed bytes are returned unchanged.
 
     Raises:
         TooLarge: A codec would write a value that is too large to be read again.

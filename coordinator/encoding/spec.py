@@ -19,7 +19,7 @@ SPEC_FIELDS = ("spec", *(f"spec{number}" for number in range(1, 8)))
 
 
 def encode_spec(inputs: Mapping[str, Any], meta: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:
-    """Return the stored form of a spec.
+    """Return the inputs, the meta and the extra values of a run in their stored form.
 
     Raises:
         NotPlain: A value can't be encoded.

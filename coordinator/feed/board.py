@@ -187,7 +187,7 @@ class Board:
         )
 
     def queues(self) -> list[QueueRow]:
-        """Return the queues and kinds that have runs or workers, or in which runs ended lately, sorted by name."""
+        """Return the queues and kinds that have runs or workers, or in which runs ended within HISTORY seconds, sorted by name."""
         if self.overview is None:
             return []
         queued: Counter[tuple[str, str]] = Counter()

@@ -64,7 +64,7 @@ def _add_groups(samples: Samples, groups: Sequence[GroupView]) -> None:
 
 
 def _kinds_shown(groups: Sequence[GroupView]) -> set[str]:
-    """Return the up to MOST_LIMITED kinds with the most runs that wait for their group."""
+    """Return the kinds with the most runs that wait for their group, at most MOST_LIMITED kinds."""
     waiting: dict[str, int] = {}
     for group in groups:
         waiting[group.kind] = waiting.get(group.kind, 0) + group.held

@@ -98,10 +98,10 @@ class Address:
 
 
 def address(url: str) -> Address:
-    """Return the address that a URL names.
+    """Parse and check the URL of a server, and return it as an address.
 
     Raises:
-        BadOption: If the text is not the URL of a server.
+        BadOption: The text is not the URL of a server.
     """
     found = re.match(r"([a-z+]+)://", url)
     if found is None or found[1] not in _SCHEMES:

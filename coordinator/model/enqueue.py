@@ -35,7 +35,7 @@ class HandlerOf(Protocol[T_co]):
 
     @property
     def read_result(self) -> Callable[[Any], Any] | None:
-        """The function that converts a stored result to the annotated object; None if the result is plain data."""
+        """The function that converts a stored result to the type that the handler declares; None if the result is plain data."""
 
     def inputs(self, *args: Any, **kwargs: Any) -> Inputs[T_co]:
         """Return the inputs of a run, after checking them against the signature of the handler."""

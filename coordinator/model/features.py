@@ -1,8 +1,8 @@
 """The features that processes announce.
 
-Each process brings its own version of the Lua scripts: a process of an older version ends a run with its older scripts. If an
-older process would damage the runs of a feature, the feature is used only when every live worker and coordinator of the partition
-has announced it.
+Each process sends its own version of the Lua scripts to the server: a process of an older version ends a run with older scripts. If
+these would damage runs that use a feature, the feature is used only when every live worker and coordinator of the partition has
+announced it.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def place_of(epoch: int, number: int) -> str:
 
 
 class Folder:
-    """Turn the entries of a stream into the items that a reader gets.
+    """A converter of the entries of a stream into the items that a reader gets.
 
     Args:
         after: The id after which the reader continues; None to begin with the first event.

@@ -107,7 +107,7 @@ def is_run_id(text: str) -> bool:
 
 
 def partition_of(run_id: str, partitions: int) -> int:
-    """Return the partition that a run id names.
+    """Return the number of the partition with which a run id ends.
 
     Raises:
         BadName: If the text is not a run id, or names a partition that the namespace does not have.

@@ -1,4 +1,4 @@
-"""The numbers of busy and free slots of worker processes, for displays and metrics."""
+"""The numbers of busy slots and of finishing runs of worker processes, for displays and metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SlotUse:
         return cls(slots, min(owned, slots), max(0, owned - slots))
 
     def __add__(self, other: SlotUse) -> SlotUse:
-        """Return the sums of the numbers of both."""
+        """Return the sums of the numbers of both objects."""
         return SlotUse(self.slots + other.slots, self.busy + other.busy, self.finishing + other.finishing)
 
     @property

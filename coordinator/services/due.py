@@ -31,7 +31,7 @@ class DueReport:
 
 
 class DueRuns:
-    """The service for the delayed runs and the deadlines of one partition."""
+    """The service for the delayed runs, the waiting runs and the deadlines of one partition."""
 
     def __init__(self, partition: Partition, batch: int = BATCH) -> None:
         self._partition, self._batch = partition, batch

@@ -16,7 +16,7 @@ from coordinator.services.http_server import Answer, serve_http
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The reasons why a process is not live, and why it is not ready. An empty tuple means that it is."""
+    """The reasons why a process is not live, and why it is not ready. Without such reasons, it is live or ready."""
 
     not_live: tuple[str, ...] = ()
     not_ready: tuple[str, ...] = ()

@@ -57,7 +57,7 @@ def parse_endpoint(text: str, option: str = "--health") -> tuple[str, int]:
 
 
 def open_socket(text: str, option: str) -> socket.socket:
-    """Return a socket that listens at `PORT` or `HOST:PORT`.
+    """Return a socket that listens on `PORT` or `HOST:PORT`.
 
     Args:
         text: The text.

@@ -64,7 +64,7 @@ class TraceEndings:
         self.name = f"spans of partition {partition.keys.partition}"
 
     async def tick(self) -> EndingsReport:
-        """Report the endings that were noted since the last tick, and return the report."""
+        """Report spans for the runs that have ended without a worker since the last tick, and return the report."""
         keys = self._partition.keys
         endings = await self._partition.ask(coordinator_plans.take_endings(keys, most=BATCH))
         chosen = [ending for ending in endings if self._tracing.selects(ending.id)]

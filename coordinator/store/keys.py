@@ -322,9 +322,9 @@ class Keys:
         return f"{self.at}:paused"
 
     def pauses(self, name: str) -> str:
-        """Return the key of a string with the last changes of a pause, newest first, as <operation>=<answer>.
+        """Return the key of a string with the last pauses and unpauses of a queue or kind, newest first, as <operation>=<answer>.
 
-        Scripts pause and unpause write the key. It expires after ten minutes.
+        Scripts pause and unpause write the key, and recognise a repeated call by it. It expires after ten minutes.
         """
         return f"{self.at}:pauses:{name}"
 
@@ -419,11 +419,11 @@ class Keys:
         return f"{self.at}:lock:{lock}"
 
     def watch(self) -> str:
-        """Return the key of a hash with the last judgement of leases: at, hold_until, clamped and rest.
+        """Return the key of a hash with the last check of all leases: at, hold_until, clamped and rest.
 
-        `at` is the time of the judgement, `hold_until` the time at which a pause of recovery ends, and `clamped` the time at which
-        deadlines were last shortened. `rest` is the time in ms from this judgement to the next one. Script judge creates the key,
-        and it is never deleted.
+        `at` is the time of the check, `hold_until` the time at which a pause of recovery ends, and `clamped` the time at which
+        deadlines were last shortened. `rest` is the time in ms from this check to the next one. Script judge creates the key, and
+        it is never deleted.
         """
         return f"{self.at}:watch"
 
@@ -444,7 +444,8 @@ class Keys:
     def mark(self) -> str:
         """Return the key of a string with no content.
 
-        Script confirm writes the key at the end of each trip that waits for replicas. It expires after one minute.
+        Script confirm writes the key at the end of each trip that waits for replicas, because WAIT waits for the last write of its
+        connection. The key expires after one minute.
         """
         return f"{self.at}:mark"
 

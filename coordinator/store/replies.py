@@ -22,10 +22,10 @@ def pairs(flat: Sequence[Any]) -> dict[str, Any]:
 
 
 def require_all(replies: Sequence[Any]) -> Sequence[Any]:
-    """Return the replies, or raise the first error among them.
+    """Return the replies if none of them is an error.
 
     Raises:
-        Exception: A reply is this error.
+        Exception: The first error among the replies.
     """
     for reply in replies:
         if isinstance(reply, Exception):

@@ -18,7 +18,7 @@ NOBODY = "0" * 32  # the id of a run, worker or client that does not exist
 
 
 def examine_roles(namespace: str) -> Generator[list[Request], Any, tuple[list[str], list[ServerProblem]]]:
-    """Run one script of each role, with ids of a run and a worker that do not exist.
+    """Run one script of each role, with ids of a run and a worker that do not exist, so that nothing is changed.
 
     Returns:
         The roles whose script could be run, and the problems. Missing rights for some roles are not a problem, because a user may

@@ -1,6 +1,6 @@
 """The requirements on a server: version, role, eviction, memory, persistence, replicas and clock. This module does no I/O.
 
-Each function returns problems as sentences. A sentence that refuses the server names the command that fixes it.
+Each function returns problems as sentences. If a problem makes the server unusable, its sentence names the command that fixes it.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _persistence(info: Mapping[str, str], appendfsync: str | None, durability: s
 def _replicas(info: Mapping[str, str], wanted: Wanted) -> list[ServerProblem]:
     """Return the problem of a server with too few replicas, or with more replicas than a write waits for.
 
-    Too few replicas refuse a new namespace. An existing namespace may be used, because the replicas may come back.
+    With too few replicas, a new namespace is refused. An existing namespace may be used, because the replicas may come back.
     """
     needed, there = replicas_of(wanted.durability), int(info.get("connected_slaves", "0"))
     if wanted.creating and 0 < needed < there:

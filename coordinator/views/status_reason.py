@@ -203,7 +203,7 @@ def explain_child(status: Status, position: QueuePosition, due: datetime | None)
 
 
 def describe_child(child: OpenChild) -> str:
-    """Return a child of a waiting run as one line: its id, kind, status, and why it does not move."""
+    """Return a child of a waiting run as one line: its id, its kind, its status, and why it has this status."""
     return f"child {child.run} of kind {child.kind!r} is {child.status}" + (f": {child.why}" if child.why else "")
 
 

@@ -123,7 +123,7 @@ async def answer_error(request: Request, error: Exception) -> Response:
 
 
 async def end_cut_request(request: Request, error: Exception) -> Response:
-    """Log a request whose caller closed the connection before the whole body was received. The answer reaches nobody."""
+    """Log that a caller closed its connection before its whole request was received, and return an answer that is not sent."""
     log.info("request cut: %s %s: the caller has closed the connection", request.method, request.url.path)
     return Response(status_code=400)
 

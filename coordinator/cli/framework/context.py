@@ -74,7 +74,7 @@ class CommandContext:
             self.console.print(part)
 
     def configure_logs(self, level: int) -> None:
-        """Write log lines from this level on to stderr."""
+        """Write log lines of this level and above to stderr."""
         from coordinator import logs
 
         logs.configure(as_json=self.log_json, level=level)

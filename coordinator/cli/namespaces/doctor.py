@@ -24,7 +24,7 @@ def doctor(
 ) -> int:
     """Verify that each run is stored in exactly one place, and that no data is left over.
 
-    Exits with 1 if a fault was found and not repaired.
+    The command exits with 1 if a fault was found and not repaired.
     """
     settings = context.settings
     wire = Wire(settings.address, settings.timeout)

@@ -67,7 +67,7 @@ def set_schedule(
 def list_schedules(context: CommandContext) -> int:
     """List the schedules, with their next fire time and any problem.
 
-    Exits with 1 if a schedule has a problem that keeps it from firing.
+    The command exits with 1 if a schedule has a problem that keeps it from firing.
     """
     with context.connect() as client:
         found = client.schedules()

@@ -70,7 +70,7 @@ def init(
 def check(context: CommandContext) -> int:
     """Check the server's settings, run a script of each role, and show the command that fixes each problem.
 
-    Exits with 1 if the check finds a problem.
+    The command exits with 1 if it finds a problem.
     """
     settings = context.settings
     wire = Wire(settings.address, settings.timeout)

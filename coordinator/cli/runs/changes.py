@@ -239,9 +239,9 @@ class ChangeCommand:
         return client._do(list_operations.list_ids, filters.walk(status))
 
     def _rounds(self, client: Client, filters: Filters) -> Iterator[list[str]]:
-        """Read the runs that match the filters again and again, and yield the new ids of each reading, until there are none.
+        """Yield the ids of the runs that match the filters, and read them again, until a read finds no new ids.
 
-        Runs that the command has changed do not match any more, or are skipped because their ids were seen before.
+        Runs that the command has changed do not match any more, or are skipped because their ids were yielded before.
         """
         seen: set[str] = set()
         for status in self._selected(filters):

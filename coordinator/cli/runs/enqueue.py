@@ -46,7 +46,7 @@ def enqueue(
 ) -> int:
     """Enqueue one run, or many with --count, and print the ids.
 
-    With --wait, exits with 1 if a run did not complete.
+    With --wait, the command exits with 1 if a run did not complete.
     """
     values = parse_inputs(pairs or [], inputs)
     if key is not None and count > 1:

@@ -204,7 +204,7 @@ def _call(
 
 
 def _acknowledged(requests: Sequence[RunRequest], answers: Sequence[Any]) -> list[tuple[str, bool, object]]:
-    """Return each run that the server confirmed, as (id, whether the run is new, handler)."""
+    """Return each run that the server confirmed, as (id, True if the run is new, handler)."""
     return [
         (answer[1], answer[0] == "created", request.handler)
         for request, answer in zip(requests, answers, strict=True)

@@ -1,4 +1,4 @@
-"""List runs and workers, count what a namespace holds, and pause queues and kinds."""
+"""List runs and workers, read the overview of a namespace, and pause queues and kinds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def list_workers(namespace: OpenNamespace) -> Plan[list[WorkerView]]:
 
 
 def count(namespace: OpenNamespace) -> Plan[Overview]:
-    """Return the counts, queues, workers and coordinators of the namespace."""
+    """Return an overview of the namespace: the counts of runs, the queues, the workers and the coordinators."""
     space = yield from namespace.space()
     return (yield from reading(overview.read_overview(space)))
 

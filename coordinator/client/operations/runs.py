@@ -178,7 +178,7 @@ def discard(namespace: OpenNamespace, id: str) -> Plan[Status]:
 
 
 def position(namespace: OpenNamespace, id: str) -> Plan[int | None]:
-    """Return how many runs of the same queue and kind workers will take before this run, in all partitions and schemas.
+    """Return the number of runs of the same queue and kind that workers take before this run, in all partitions and schemas.
 
     Return None if the run is not queued.
     """

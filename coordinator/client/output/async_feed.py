@@ -48,7 +48,7 @@ class AsyncFeed:
 
     @asynccontextmanager
     async def subscribe(self, keys: Keys, id: str, cursor: str) -> AsyncIterator[AsyncInbox]:
-        """Return a context manager whose inbox gets the entries of a run's output while the context is open.
+        """Open an inbox, as a context manager. While it is open, it gets the entries of a run's output.
 
         Args:
             keys: The keys of the run's partition.
@@ -88,7 +88,7 @@ class AsyncFeed:
                 await bell.close()
 
     async def _read_with(self, bell: AsyncBell, part: _AsyncPart) -> None:
-        """Deliver entries until no reader is subscribed."""
+        """Read entries on one connection and put them into the inboxes, until no reader is subscribed."""
         while part.streams:
             part.blocking = True
             try:

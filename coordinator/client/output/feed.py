@@ -52,7 +52,7 @@ class Feed:
 
     @contextmanager
     def subscribe(self, keys: Keys, id: str, cursor: str) -> Iterator[Inbox]:
-        """Return a context manager whose inbox gets the entries of a run's output while the context is open.
+        """Open an inbox, as a context manager. While it is open, it gets the entries of a run's output.
 
         Args:
             keys: The keys of the run's partition.

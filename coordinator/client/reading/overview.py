@@ -169,7 +169,7 @@ def _coordinators(rows: Sequence[Sequence[Any]], clock: float) -> tuple[Coordina
 def count_before(
     space: Namespace, keys: Keys, id: str, route: str, score: int
 ) -> Generator[list[Request], Any, int | None]:
-    """Return how many runs of the same queue and kind workers will take before a run; None if the run is not queued.
+    """Return the number of runs of the same queue and kind that workers take before a run; None if the run is not queued.
 
     Runs of other partitions and schemas are compared by their scores.
 

@@ -53,7 +53,7 @@ class Walk:
         return list(found)
 
     def _indexes(self, parts: Sequence[Keys]) -> Steps:
-        """Return the indexes to read, as (keys of the partition, command that reads a page, key, whether every entry matches)."""
+        """Return the indexes to read, as (keys of the partition, command that reads a page, key, True if every entry matches)."""
         every = self.kind is None and self.queue is None
         match self.status:
             case Status.QUEUED:

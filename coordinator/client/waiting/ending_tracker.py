@@ -10,10 +10,9 @@ ASK_AGAIN = 5.0  # seconds after which a client asks about all its runs without 
 
 
 class EndingTracker:
-    """Track the runs that a call waits for.
+    """A tracker of the runs that a call waits for. It says about which runs the client asks the server, and when.
 
-    The client asks the server about a run after a hint, and about all runs every 5 seconds, so that a lost hint only causes a
-    delay.
+    The client asks about a run after a hint, and about all runs every 5 seconds, so that a lost hint only causes a delay.
 
     Attributes:
         open: The ids of the runs that have not ended.

@@ -46,7 +46,7 @@ class HintReader:
 
     @contextmanager
     def mailbox(self, ids: Collection[str], lists: WakeLists) -> Iterator[Mailbox]:
-        """Return a context manager whose mailbox receives the hints about these runs while the context is open.
+        """Open a mailbox, as a context manager. While it is open, it receives the hints about these runs.
 
         Args:
             ids: The runs.
@@ -127,7 +127,7 @@ class AsyncHintReader:
 
     @asynccontextmanager
     async def mailbox(self, ids: Collection[str], lists: WakeLists) -> AsyncIterator[AsyncMailbox]:
-        """Return a context manager whose mailbox receives the hints about these runs while the context is open.
+        """Open a mailbox, as a context manager. While it is open, it receives the hints about these runs.
 
         Args:
             ids: The runs.

@@ -114,7 +114,7 @@ class Retry:
 
 
 def _state(failures: int, error: BaseException, age: float) -> RetryCallState:
-    """Return the state that tenacity's strategies read: the number of failed attempts in a row, and the age of the run."""
+    """Return the state object that strategies of tenacity read, with the failed attempts in a row, the error and the run's age."""
     state = RetryCallState(retry_object=None, fn=None, args=(), kwargs={})  # type: ignore[arg-type]
     state.attempt_number = failures
     state.outcome = Future(failures)

@@ -288,7 +288,9 @@ class Firing:
 
 
 def firings(name: str, rules: Rules, state: ScheduleState, now: int) -> list[Firing]:
-    """Return the steps that a schedule has to make now, oldest first; empty if no fire time has come.
+    """Return the steps that are due now, oldest first. A step creates a run, or only sets the next fire time.
+
+    The list is empty if no fire time has come.
 
     Args:
         name: The name of the schedule.

@@ -174,7 +174,7 @@ def emit(at: str, outputs: Sequence[tuple[str, str, Output]], now: str = "") -> 
 
 
 def spend(keys: Keys, id: str, token: str, amount: Amount) -> Generator[Request, Any, tuple[str, Amount]]:
-    """Store the total that the attempt has spent.
+    """Store the total that the attempt has spent of the run's budget.
 
     Returns:
         The answer word of spend.lua (ok, fenced, bad), and the amount that earlier attempts and children of the run have spent.
@@ -215,6 +215,14 @@ def fail(
     keys: Keys, id: str, token: str, error: bytes, delta: bytes = b"", now: str = ""
 ) -> Generator[Request, Any, str]:
     """End the run as failed, with a last checkpoint if `delta` is given.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        token: The token of the run's owner.
+        error: The encoded error of the handler.
+        delta: The last checkpoint, encoded; empty for none.
+        now: The time in ms, for namespaces with the test clock.
 
     Returns:
         The answer word of fail.lua: ok, cancelled, fenced or gap.

@@ -130,7 +130,17 @@ def _send_examinations(calls: list[Call]) -> Generator[list[Request], Any, list[
 def repair_runs(
     keys: Keys, seen: Sequence[tuple[str, str]], jitter: float = 0.5, now: str = ""
 ) -> Generator[list[Request], Any, list[str]]:
-    """Repair runs. Return the answer word for each (run, fault): repaired, kept, changed or blocked."""
+    """Repair runs, and return a word for each: repaired, kept, changed or blocked.
+
+    `kept` means that the damaged run was moved to a key where it is kept for a week, `changed` that the run does not have the fault
+    any more, and `blocked` that another fault must be repaired first.
+
+    Args:
+        keys: The keys of the partition.
+        seen: The id of each run, and the fault that was found.
+        jitter: A number from 0 to 1, which spreads delays.
+        now: The time in ms, for namespaces with the test clock.
+    """
     return (
         yield from _send_repairs(
             [scripts.REPAIR_RUN.call(keys.at, now=now, id=id, fault=fault, jitter=jitter) for id, fault in seen]
@@ -141,7 +151,15 @@ def repair_runs(
 def repair_entries(
     keys: Keys, place: str, name: str, seen: Sequence[tuple[str, str]], now: str = ""
 ) -> Generator[list[Request], Any, list[str]]:
-    """Repair members of a set or sorted set. Return the answer word for each (member, fault): repaired, changed or blocked."""
+    """Repair members of a set or sorted set, and return a word for each: repaired, changed or blocked (see `repair_runs`).
+
+    Args:
+        keys: The keys of the partition.
+        place: The family of the set: the part of its name before the first colon.
+        name: The rest of the set's name; empty if it has none.
+        seen: Each member, and the fault that was found.
+        now: The time in ms, for namespaces with the test clock.
+    """
     calls = [
         scripts.REPAIR_ENTRY.call(keys.at, now=now, place=place, name=raw(name), member=raw(member), fault=fault)
         for member, fault in seen
@@ -152,7 +170,14 @@ def repair_entries(
 def repair_keys(
     keys: Keys, family: str, expected: str, seen: Sequence[tuple[str, str]]
 ) -> Generator[list[Request], Any, list[str]]:
-    """Repair keys of a family. Return the answer word for each (name, fault): repaired, changed or blocked."""
+    """Repair keys of a family, and return a word for each: repaired, changed or blocked (see `repair_runs`).
+
+    Args:
+        keys: The keys of the partition.
+        family: The part of the keys' names before the first colon.
+        expected: The type that the keys must have.
+        seen: The rest of each key's name, and the fault that was found.
+    """
     calls = [
         scripts.REPAIR_KEY.call(keys.at, family=family, name=raw(name), expected=expected, fault=fault)
         for name, fault in seen

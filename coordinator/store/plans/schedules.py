@@ -129,7 +129,7 @@ class DueSchedule:
 
     Attributes:
         name: The name of the schedule.
-        generation: The generation that a change of the schedule must name.
+        generation: The generation of the schedule. A script changes the schedule only if this is still its generation.
         after: The previous fire time, in ms.
         next: The next fire time, in ms; None if it was not computed yet.
         offset: The offset of the time zone at `next`, in seconds, as known to the coordinator that computed `next`.
@@ -196,7 +196,13 @@ class Fire(NamedTuple):
 def fire(
     keys: Keys, steps: Iterable[Fire], *, grace: float, now: str = ""
 ) -> Generator[Request, Any, Sequence[tuple[str, str]]]:
-    """Carry out steps of schedules.
+    """Carry out steps of schedules: enqueue their runs, and set their next fire times.
+
+    Args:
+        keys: The keys of the partition.
+        steps: The steps.
+        grace: Seconds that the handler of a previous run has to stop, if the schedule cancels it.
+        now: The time in ms, for namespaces with the test clock.
 
     Returns:
         For each step, the answer word of fire.lua (fired, skipped, moved, early, changed, bad, unreadable) and an id: the id of the

@@ -83,7 +83,7 @@ def cancel_below(
 
 
 def list_below(space: Namespace, roots: Sequence[str]) -> Generator[list[Request], Any, list[str]]:
-    """Return the ids of all runs below the given runs, without the given runs themselves. Only read."""
+    """Return the ids of all runs below the given runs, without the given runs themselves. Nothing is written."""
     found: dict[str, None] = {}
     left = list(roots)
     while left:

@@ -18,10 +18,10 @@ class ObservedExchange(Protocol):
     """An exchange that an observer watches. If it ends without a call of `answered`, its outcome is unknown."""
 
     def sent(self) -> None:
-        """Handle that the commands were written to the socket."""
+        """Record that the commands were written to the socket."""
 
     def answered(self, replies: Sequence[Any]) -> None:
-        """Handle the replies to the commands of the exchange."""
+        """Record the replies to the commands of the exchange."""
 
     def __enter__(self) -> ObservedExchange: ...
     def __exit__(

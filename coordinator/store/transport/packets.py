@@ -34,7 +34,7 @@ class Packet:
     size: int = 0
 
     def command(self, *, bare: bool, whole: bool) -> list[Argument]:
-        """Return the words of the command.
+        """Return the command as a list of its name and its arguments.
 
         Args:
             bare: Leave out the script's first line (`#!lua`), which fakeredis cannot compile.

@@ -88,7 +88,10 @@ class PageQueries:
         return {"run": data, "checkpoint": checkpoint, **children, "now": _clock.now()}
 
     async def messages(self, id: str, start: int, *, full: bool) -> dict[str, Any]:
-        """Return a page of a run's saved transcript, from the message `start` on. With `full`, texts are cut later."""
+        """Return a page of a run's saved transcript, from the message `start` on.
+
+        Texts are cut after 2,000 characters; with `full`, after 200,000.
+        """
         return await self._client._do(read_messages, id, start, LONG_TEXT if full else SHORT_TEXT)
 
     async def schedules(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class RunFilter:
 
     @property
     def narrow(self) -> bool:
-        """Return True if not every run of the indexes matches. Then a few fields of each run are read first (see run_pages.py)."""
+        """Return True if the indexes also contain runs that do not match, so that the fields of each run must be checked."""
         by_route = (self.kind or self.queue) and self.status is not Status.QUEUED
         return bool(by_route or self.queue or self.group or self.key or self.meta or self.since or self.until)
 

@@ -35,7 +35,7 @@ HEADERS = {
 
 
 class SecurityHeaders:
-    """Add the security headers to every response."""
+    """A middleware that adds the security headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -87,7 +87,7 @@ async def read_body(request: Request) -> bytes:
     """Return the body of a request.
 
     Raises:
-        Problem: The body is too large.
+        Problem: The body is larger than 2 MiB (413).
     """
     data = b""
     async for part in request.stream():

@@ -69,7 +69,7 @@ def api(
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """The API for one client: it checks each request, and calls the operation of the table."""
+    """The API for one client: it checks each request, and calls the function that the table of routes has for it."""
 
     client: AsyncClient
     owner: FindOwner | None

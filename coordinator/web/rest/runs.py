@@ -173,7 +173,7 @@ async def revive(call: Call) -> Response:
 
 
 async def send_signal(call: Call) -> Response:
-    """Send a signal to a run, with the body of the request as its payload. Return whether it was sent as JSON."""
+    """Send a signal to a run, with the body of the request as its payload. Return JSON with `sent`, the result of `Handle.send`."""
     await call.view()
     payload = None if call.body is ABSENT else call.body
     sent = await call.handle.send(call.values["topic"], payload, key=call.values["Idempotency-Key"])
