@@ -315,7 +315,7 @@ class _Tracer:
         self, name: str, span_id: int, trace_id: int, context: Context, kind: SpanKind, attributes: dict[str, Any],
         links: list[Link], start: int | None,
     ) -> Span:  # fmt: skip
-        """Start a span with a given span id. The given trace id is used only if the context has no parent span."""
+        """Start a span with a given span id, and return it. The given trace id is used only if the context has no parent span."""
         _next_ids.set((trace_id, span_id))
         try:
             return self.tracer.start_span(name, context, kind, attributes, links, start, False, False)

@@ -107,7 +107,14 @@ class Rates:
         return {(queue, kind) for _, counts in self._seconds for queue, kind, _ in counts}
 
     def history(self, now: float, queue: str | None = None, kind: str | None = None, seconds: int = 120) -> list[int]:
-        """Return how many runs ended in each of the last whole seconds, oldest first. None matches every queue or kind."""
+        """Return how many runs ended in each of the last whole seconds, oldest first. None matches every queue or kind.
+
+        Args:
+            now: The present Unix time.
+            queue: Only runs of this queue.
+            kind: Only runs of this kind.
+            seconds: The number of seconds; the list is shorter if counting began later.
+        """
         last = int(now)
         row = [0] * seconds
         for second, counts in self._seconds:

@@ -176,7 +176,13 @@ class ServiceLoop:
 async def listen_to_bell(bell: AsyncBell, key: str, ring: Callable[[], None], clock: Clock) -> None:
     """Call `ring` for each token on a bell, until cancelled.
 
-    This function runs in a task of its own, so that the service's loop continues if the bell's connection dies without an error.
+    This coroutine runs in a task of its own, so that the service's loop continues if the bell's connection dies without an error.
+
+    Args:
+        bell: The bell.
+        key: The list of the bell.
+        ring: Called for each token.
+        clock: The clock for the pause after an error.
     """
     while True:
         try:

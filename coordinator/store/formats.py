@@ -114,7 +114,7 @@ WORKER: Final = (
     # its lease expired during an outage, so that its runs get no strike
     "condemned",
     "blame",  # the only run that gets a strike; `nobody` for none; empty for each of its runs
-    "seen",  # its last heartbeat before it was condemned
+    "seen",  # its last heartbeat before it was declared lost
     # "<deadline> <until> <0 or 1>": when its lease expired, until when a pause of recovery protects it, 1 if that was prolonged
     "spared",
 )  # fmt: skip

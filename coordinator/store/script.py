@@ -361,7 +361,7 @@ class Command:
         at: The hash tag of the partition.
         arguments: The command and its arguments.
         run: None, because a command is not about one run.
-        fail_fast: False, as for a call.
+        fail_fast: True if the command fails immediately when its node can't be reached.
         replicas: 0, because a command writes nothing.
         changes: False.
     """

@@ -54,7 +54,7 @@ class Listing:
 
     @classmethod
     def of(cls, status: Status | str | None, kind: str | None, queue: str | None, limit: int) -> Listing:
-        """Return a listing of checked values.
+        """Check the values of the filters, and return them as a listing.
 
         Raises:
             BadName: The kind or the queue is not a name.

@@ -324,6 +324,15 @@ def suspend(
 ) -> Generator[Request, Any, str]:
     """Suspend the run until its condition is true, with a last checkpoint if `delta` is given.
 
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the run.
+        token: The token of the run's owner.
+        condition: The condition. If it is already true, the run is requeued or delayed instead.
+        jitter: A number from 0 to 1, which spreads delays.
+        delta: The last checkpoint, encoded; empty for none.
+        now: The time in ms, for namespaces with the test clock.
+
     Returns:
         The answer word of suspend.lua: waiting, ok, delayed, cancelled, failed, fenced, gap or bad.
     """

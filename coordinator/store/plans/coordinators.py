@@ -232,9 +232,15 @@ def cap(keys: Keys, status: str, *, keep: int, batch: int) -> Generator[Request,
 
 
 def trim_children(space: Namespace, keys: Keys, *, most: int, now: str = "") -> Generator[Any, Any, int]:
-    """Remove the ids of deleted runs from the sets in which a partition stores the children of each run. Return how many.
+    """Remove the ids of deleted runs from the sets of children in a partition. Return the number of removed ids.
 
     The id of a deleted run stays in its set while the run has children itself, in any partition.
+
+    Args:
+        space: The namespace.
+        keys: The keys of the partition.
+        most: The largest number of children that one call of the script examines.
+        now: The time in ms, for namespaces with the test clock.
     """
     total, items = 0, list[tuple[str, str]]()
     for _ in range(CHILDREN_ROUNDS):

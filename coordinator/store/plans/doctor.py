@@ -186,7 +186,13 @@ def repair_keys(
 
 
 def repair_type(keys: Keys, key: str, name: str, expected: str) -> Generator[Request, Any, str]:
-    """Move a key that has the wrong type aside for a week.
+    """Move a key that has the wrong type aside, where it is kept for a week.
+
+    Args:
+        keys: The keys of the partition.
+        key: The key.
+        name: The name of the key without its hash tag.
+        expected: The type that the key must have.
 
     Returns:
         `kept` (the key was moved) or `changed` (the key has the expected type by now, or is gone).

@@ -36,6 +36,13 @@ class NewSchedule(NamedTuple):
 def replace(keys: Keys, birth: str, new: NewSchedule, generation: str, now: str = "") -> Generator[Request, Any, str]:
     """Create or replace a schedule.
 
+    Args:
+        keys: The keys of the schedule's partition.
+        birth: The birth mark of the namespace, which the script compares.
+        new: The schedule.
+        generation: The new generation of the schedule, a random mark.
+        now: The time in ms, for namespaces with the test clock.
+
     Returns:
         `ok`; `mismatch` (the namespace has another birth mark); or `unreadable` (a key has the wrong type).
 
@@ -213,7 +220,11 @@ def fire(
 
 
 def postpone(keys: Keys, entry: DueSchedule, why: str, wait: float, now: str = "") -> Generator[Request, Any, str]:
-    """Store why a schedule does not fire, so that a coordinator tries again after `wait` seconds. Return `ok` or `changed`."""
+    """Store why a schedule does not fire. A coordinator tries again after `wait` seconds.
+
+    Returns:
+        `ok`, or `changed` if the schedule has another generation or fire time by now.
+    """
     reply = yield POSTPONE.call(
         keys.at, now=now, name=entry.name, generation=entry.generation, expected=entry.expected, why=why,
         wait=round(wait * 1000),

@@ -38,7 +38,17 @@ class WorkerRecord:
 
 
 def join(keys: Keys, birth: str, member: WorkerRecord, now: str = "") -> Generator[Request, Any, str]:
-    """Register a worker in a partition. Return the answer word of join.lua: ok, gone or mismatch (another birth mark)."""
+    """Register a worker in a partition.
+
+    Args:
+        keys: The keys of the partition.
+        birth: The birth mark of the namespace, which the script compares.
+        member: The facts about the worker.
+        now: The time in ms, for namespaces with the test clock.
+
+    Returns:
+        The answer word of join.lua: ok, gone (the worker has left or was declared lost) or mismatch (another birth mark).
+    """
     reply = yield JOIN.call(
         keys.at, now=now, birth=birth, worker=member.worker, lease=member.lease_ms, host=member.host, pid=member.pid,
         started=member.started, fleet=member.fleet, code=member.code, slots=member.slots, routes=" ".join(member.routes),
@@ -96,7 +106,7 @@ def heartbeat(
         worker: The worker.
         lease_ms: How long the lease lasts from now, in milliseconds.
         floor: Claims up to this number take no runs, because the worker does not wait for their replies any more.
-        held: The runs that the worker holds, as (id, token). The server compares them with the runs that the worker owns.
+        held: The runs that the worker executes, as (id, token). The server compares them with the runs that the worker owns.
             None to compare nothing.
         memory: The memory of the worker's process, in bytes.
         stuck: Runs that the worker does not own any more but whose handlers do not stop, for status displays.
@@ -188,7 +198,7 @@ def claim(
     Returns:
         The answer word and the runs. The words are ok, suspect (one run, which must be alone), left (the only runs that wait are
         reserved for workers with newer code), old (the worker has made a later claim, or does not wait for this one any more),
-        expired (the worker's lease has expired) and gone (the worker has left or was condemned).
+        expired (the worker's lease has expired) and gone (the worker has left or was declared lost).
     """
     call = CLAIM.call(
         keys.at, [(route,) for route in routes], now=now, worker=worker, number=number, want=want, alone=int(alone),
@@ -262,7 +272,7 @@ def find_process_without(keys: Keys, feature: str) -> Generator[Request | list[R
     fields = ("knows", "host", "pid", "condemned", "joined")
     rows = require_all((yield [read(keys.at, "HMGET", keys.worker(text(worker)), *fields) for worker in workers]))
     for worker, (knows, host, pid, condemned, joined) in zip(workers, rows, strict=True):
-        # A condemned worker takes no more runs, and an entry without `joined` has just ended.
+        # A worker that was declared lost takes no more runs, and a record without `joined` belongs to a worker that has just left.
         if joined and not condemned and feature not in text(knows or b"").split():
             return f"worker {text(worker)} (process {text(pid or b'')} on {text(host or b'')})"
     return None
