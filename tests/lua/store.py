@@ -221,6 +221,9 @@ class Store:
     def join_children(self, run: Claimed, base: str, count: int, **more: Any) -> tuple[str, int]:
         return self.do(attempt_plans.join_children(self.keys, run.id, run.token, base=base, count=count, **more))
 
+    def let_go(self, run: Claimed, *bases: str) -> str:
+        return self.do(attempt_plans.let_go(self.keys, run.id, run.token, bases))
+
     def child(self, parent: Claimed, base: str, index: int, life: int = 1) -> Any:
         """Enqueue a joined child, and return the answer."""
         joined = f"{parent.id} {life} {base} {index}"

@@ -83,7 +83,7 @@ class Joins(RuleBasedStateMachine):
         self.claim(alone=False, want=1)
         owner, life = self.owners[0]
         for base in steps:
-            self.store.join_children(owner, base, SIZES[base], keep=steps)
+            self.store.join_children(owner, base, SIZES[base])
             for index in range(min(spawned, SIZES[base])):
                 self.store.child(owner, base, index, life)
         for _ in range(ended):
@@ -99,11 +99,15 @@ class Joins(RuleBasedStateMachine):
         for run in self.store.claim(worker, want, alone=alone)[1]:
             self.owners.append((run, self.store.counters(run.id).life))
 
-    @rule(place=places, base=bases, keep=st.sampled_from([True, True, False]))
-    def announce(self, place: int, base: str, keep: bool) -> None:
+    @rule(place=places, base=bases)
+    def announce(self, place: int, base: str) -> None:
         if found := self.choose(place, of_parent=True):
-            others = [other for other in SIZES if other != base] if keep else []
-            self.send(lambda: self.store.join_children(found[0], base, SIZES[base], keep=others))
+            self.send(lambda: self.store.join_children(found[0], base, SIZES[base]))
+
+    @rule(place=places, base=bases)
+    def let_go(self, place: int, base: str) -> None:
+        if found := self.choose(place, of_parent=True):
+            self.send(lambda: self.store.let_go(found[0], base))
 
     @rule(place=places, base=bases, index=st.integers(0, 3))
     def spawn(self, place: int, base: str, index: int) -> None:

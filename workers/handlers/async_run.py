@@ -71,7 +71,10 @@ class AsyncRun(BaseRun[R_co]):
             Stopped: At the beginning or the end of a turn, if a stop was requested.
             Refused: If the run already has a loop, or if `loop` is called inside a phase.
         """
-        for turn in self._turns(limit):
+        turns = self._turns(limit)
+        if self._draft.bookkeeping.left:
+            await self._children.end_turn()
+        for turn in turns:
             await self._backing.wait_until_confirmed(self._draft.resumes_without_repeating)
             self._raise_stop()
             if self._spends:
@@ -79,6 +82,8 @@ class AsyncRun(BaseRun[R_co]):
             self._draft.begin_turn(turn)
             yield turn
             self._end_turn(turn)
+            if self._draft.bookkeeping.left:
+                await self._children.end_turn()
 
     @overload
     async def phase(

@@ -73,7 +73,10 @@ class Run(BaseRun[R_co]):
             Stopped: At the beginning or the end of a turn, if a stop was requested.
             Refused: If the run already has a loop, or if `loop` is called inside a phase.
         """
-        for turn in self._turns(limit):
+        turns = self._turns(limit)
+        if self._draft.bookkeeping.left:
+            self._await(self._children.end_turn())
+        for turn in turns:
             self._await(self._backing.wait_until_confirmed(self._draft.resumes_without_repeating))
             self._raise_stop()
             if self._spends:
@@ -81,6 +84,8 @@ class Run(BaseRun[R_co]):
             self._draft.begin_turn(turn)
             yield turn
             self._end_turn(turn)
+            if self._draft.bookkeeping.left:
+                self._await(self._children.end_turn())
 
     def phase(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function once per run, and save its output. The end of a phase is a cut.

@@ -187,10 +187,16 @@ class MemoryBacking:
         """Return the id of the first child of a step."""
         return self.server.make_child_base()
 
-    async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
+    async def join_children(self, base: str, count: int, old: str) -> None:
         """Do nothing except to check for a crash: children in memory need not be announced."""
         if self.dead:
             raise Crash
+
+    async def let_go(self, bases: Sequence[str]) -> bool:
+        """Do nothing except to check for a crash: all children in memory have ended."""
+        if self.dead:
+            raise Crash
+        return True
 
     async def spawn(self, children: Sequence[Child]) -> None:
         """Run the handlers of children to their ends, one after the other. A child that has run before does not run again."""

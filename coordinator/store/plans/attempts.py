@@ -396,7 +396,7 @@ def receive(
 
 
 def join_children(
-    keys: Keys, id: str, token: str, *, base: str, count: int, old: str = "", keep: Sequence[str] = ()
+    keys: Keys, id: str, token: str, *, base: str, count: int, old: str = ""
 ) -> Generator[Request, Any, tuple[str, int]]:
     """Announce the children of a step before they are enqueued.
 
@@ -406,16 +406,30 @@ def join_children(
         token: The token of the parent's owner.
         base: The id of the first child of the step.
         count: How many children the step may create.
-        old: The base of the same step in an earlier life, if there was one. Results of its completed children are kept.
-        keep: The bases of the other steps that the run still needs. Open children of all other steps are cancelled.
+        old: The base of the same step in an earlier life, if there was one. Results of its completed children are kept, and
+            its open children are cancelled.
 
     Returns:
         The answer word of join_children.lua (ok, fenced, bad, unreadable), and how many children have ended.
     """
-    reply = yield JOIN_CHILDREN.call(
-        keys.at, [(one,) for one in keep], id=id, token=token, base=base, old=old, count=count
-    )
+    reply = yield JOIN_CHILDREN.call(keys.at, [], id=id, token=token, base=base, old=old, count=count)
     return word(reply), int(reply[1]) if len(reply) > 1 else 0
+
+
+def let_go(keys: Keys, id: str, token: str, bases: Sequence[str]) -> Generator[Request, Any, str]:
+    """Let steps of a run go: coordinators cancel their open children, and their results are deleted.
+
+    Args:
+        keys: The keys of the run's partition.
+        id: The id of the parent.
+        token: The token of the parent's owner.
+        bases: The bases of the steps.
+
+    Returns:
+        The answer word of join_children.lua (ok, fenced, unreadable).
+    """
+    reply = yield JOIN_CHILDREN.call(keys.at, [(one,) for one in bases], id=id, token=token, base="", old="", count=0)
+    return word(reply)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.model.run import Status
 from tests.integration import worker_harness
-from tests.integration.worker.test_worker_waits import _coordinate, checkpointed, ended
+from tests.integration.worker.test_worker_waits import _coordinate, checkpointed, ended, send
 from tests.integration.worker_harness import Bench
 from tests.servers import Server
 from tests.waiting import eventually
@@ -65,6 +65,64 @@ async def test_children_of_a_loop_that_was_left_early_are_cancelled(bench: Bench
     await eventually(lambda: len(set(started)) == 3, "three children")
     statuses = sorted([(await ended(bench, id)).status for id in set(started)])
     assert statuses == [Status.CANCELLED, Status.CANCELLED, Status.COMPLETED]
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_end_of_a_turn_cancels_its_open_children_while_the_parent_goes_on(bench: Bench, plain: bool) -> None:
+    runs, started, child = registry_with_listener()
+    if plain:
+
+        @runs.handler(kind="parent", linger=0)
+        def plain_parent(run: Run) -> str:
+            for _turn in run.loop(limit=1):
+                for _done in run.as_completed("all", [child.inputs(n) for n in range(3)]):
+                    break
+            return str(run.receive("go").payload)
+
+    else:
+
+        @runs.handler(kind="parent", linger=0)
+        async def parent(run: AsyncRun) -> str:
+            async for _turn in run.loop(limit=1):
+                async for _done in run.as_completed("all", [child.inputs(n) for n in range(3)]):
+                    break
+            return str((await run.receive("go")).payload)
+
+    bench.worker(runs)
+    id = await bench.enqueue("parent")
+    await eventually(lambda: len(set(started)) == 3, "three children")
+    statuses = sorted([(await ended(bench, one)).status for one in set(started)])
+    assert statuses == [Status.CANCELLED, Status.CANCELLED, Status.COMPLETED]
+    await eventually(lambda: bench.status(id) == "waiting", "the parent to wait")
+    keys = bench.namespace.keys(0)
+    assert bench.admin.exists(keys.joins(id), keys.results(id)) == 0
+    assert await send(bench, id, "go", "end") == ["sent"]
+    assert (await ended(bench, id)).status is Status.COMPLETED
+    assert bench.result(id) == "end"
+
+
+async def test_turn_ends_although_its_children_cannot_be_let_go(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    runs, started, child = registry_with_listener()
+    keys = bench.namespace.keys(0)
+
+    @runs.handler
+    async def parent(run: AsyncRun) -> int:
+        async for turn in run.loop(limit=2):
+            if turn == 0:
+                async for _done in run.as_completed("all", [child.inputs(0), child.inputs(1)]):
+                    break
+                bench.admin.rename(keys.joins(run.id), keys.joins("aside"))
+                bench.admin.set(keys.joins(run.id), "damaged")
+            else:
+                bench.admin.rename(keys.joins("aside"), keys.joins(run.id))
+        return turn
+
+    bench.worker(runs)
+    id = await bench.enqueue("parent")
+    assert (await ended(bench, id)).status is Status.COMPLETED
+    assert "could not let the children of its last turn go" in caplog.text
+    statuses = sorted([(await ended(bench, one)).status for one in set(started)])
+    assert statuses == [Status.CANCELLED, Status.COMPLETED]
 
 
 async def test_gather_that_a_handler_gave_up_can_be_followed_by_other_steps(bench: Bench) -> None:

@@ -297,15 +297,53 @@ def test_parent_with_open_children_ends_although_the_list_of_let_go_steps_is_dam
     assert store.client.exists(store.keys.results(parent.id), store.keys.joins(parent.id)) == 0
 
 
-def test_new_step_lets_steps_go_that_are_not_kept(store: Store) -> None:
-    parent, ids = spawn(store, 1)
-    assert store.join_children(parent, OTHER, 1, keep=[BASE]) == ("ok", 0)
-    assert store.status(ids[0]) == "queued"
-    third = child_id(OTHER, 500)
-    assert store.join_children(parent, third, 1) == ("ok", 0)
+def test_step_that_is_let_go_loses_its_open_children_and_its_results(store: Store) -> None:
+    parent, ids = spawn(store, 2)
+    store.complete(claim_all(store)[ids[0]], b"result")
+    assert store.join_children(parent, OTHER, 1) == ("ok", 0)
     store.due()
-    assert store.status(ids[0]) == "cancelled"
-    assert set(store.client.hkeys(store.keys.joins(parent.id))) == {third.encode()}
+    assert store.status(ids[1]) == "running", "a new step leaves the others alone"
+    for _ in range(2):
+        assert store.let_go(parent, BASE) == "ok"
+        store.due()
+        assert store.client.hget(store.keys.run(ids[1]), "cancel")
+        assert set(store.client.hkeys(store.keys.joins(parent.id))) == {OTHER.encode()}
+        assert store.client.exists(store.keys.results(parent.id)) == 0
+    assert store.child(parent, BASE, 1)[0] == "created", "it exists"
+    assert store.let_go(parent, "nonsense", "", OTHER) == "ok"
+    assert store.client.exists(store.keys.joins(parent.id)) == 0
+
+
+def test_late_calls_of_an_earlier_step_do_not_touch_a_later_one(store: Store) -> None:
+    parent, _ = spawn(store, 1)
+    late = [lambda: store.join_children(parent, BASE, 1)[0], lambda: store.let_go(parent, BASE)]
+    assert store.join_children(parent, OTHER, 2) == ("ok", 0)
+    ids = [store.child(parent, OTHER, index)[1] for index in range(2)]
+    store.complete(claim_all(store)[ids[0]], b"result")
+    for call in late * 2:
+        assert call() == "ok"
+        store.due()
+        collected = store.collect(parent, OTHER)
+        assert [one.payload for one in collected.endings] == [b"result"]
+        assert store.client.hget(store.keys.run(ids[1]), "cancel") is None
+
+
+def test_results_of_thousands_of_children_are_deleted_in_few_commands(store: Store) -> None:
+    parent, _ = spawn(store, 1)
+    count, results = 2500, store.keys.results(parent.id)
+    store.client.hset(store.keys.joins(parent.id), OTHER, f"{count} {count}")
+    store.client.hset(results, mapping={f"{OTHER}:{i}": f"{i + 1} completed x" for i in range(count)})
+    store.client.hset(results, mapping={f"{OTHER}#{i + 1}": i for i in range(count)} | {f"{BASE}:7": "1 completed y"})
+    assert store.let_go(parent, OTHER) == "ok"
+    assert store.client.hgetall(results) == {f"{BASE}:7".encode(): b"1 completed y"}
+
+
+def test_stale_parent_lets_nothing_go(store: Store) -> None:
+    parent, ids = spawn(store, 1)
+    store.release(parent)
+    assert store.let_go(parent, BASE) == "fenced"
+    store.due()
+    assert store.status(ids[0]) == "queued"
 
 
 def test_revived_parent_keeps_completed_results_and_gets_new_children_for_the_others(store: Store) -> None:
@@ -431,7 +469,7 @@ def test_foreign_entry_among_departing_children_is_removed(store: Store, entry: 
     assert store.line(store.keys.parting()) == []
 
 
-@pytest.mark.parametrize("base", ["", "noise", "01hf7wz8001hf7wz800u-00", "a" * 30 + "-00"])
+@pytest.mark.parametrize("base", ["noise", "01hf7wz8001hf7wz800u-00", "a" * 30 + "-00"])
 def test_base_that_is_not_a_run_id_is_refused(store: Store, base: str) -> None:
     parent = store.running()
     with store.unchanged():

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from coordinator.model.enqueue import Inputs
 from coordinator.model.run_id import child_base
 from coordinator.store.plans.attempts import ChildEnding, Collected
-from tests.unit.handlers.test_context import Backing
-from workers.handlers.checkpoint.bookkeeping import Bookkeeping
+from tests.unit.handlers.test_context import FACTS, Backing
+from workers.handlers.async_run import AsyncRun
+from workers.handlers.checkpoint.bookkeeping import Base, Bookkeeping
 from workers.handlers.checkpoint.draft import Draft
 from workers.handlers.facts import Stopped
 from workers.handlers.operations.children import Child, Children
+
+FIRST, OLD, OUTSIDE = (child_base(number, 0) for number in (1, 2, 3))
 
 
 @dataclass
@@ -24,7 +29,6 @@ class Joined:
 
     base: str
     old: str
-    keep: list[str]
 
 
 class ChildrenBacking(Backing):
@@ -34,15 +38,23 @@ class ChildrenBacking(Backing):
         super().__init__(asyncio.get_running_loop())
         self.life, self.crash = life, crash
         self.joined: list[Joined] = []
+        self.left: list[list[str]] = []
+        self.full = False
         self.spawned: list[int] = []
 
     def make_child_base(self) -> str:
         return child_base(self.life, 0)
 
-    async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
+    async def join_children(self, base: str, count: int, old: str) -> None:
         if self.crash == "join":
             raise Stopped("lost")
-        self.joined.append(Joined(base, old, list(keep)))
+        self.joined.append(Joined(base, old))
+
+    async def let_go(self, bases: Sequence[str]) -> bool:
+        self.left.append([*bases, self.cuts[-1].more.decode()])
+        if self.crash == "let go":
+            raise Stopped("lost")
+        return not self.full
 
     async def spawn(self, children: Sequence[Child]) -> None:
         self.spawned += [child.index for child in children]
@@ -98,7 +110,59 @@ async def test_announced_step_names_its_old_base_no_longer() -> None:
     assert last.joined[0].old == second.joined[0].base
 
 
-async def test_another_step_keeps_the_old_base_of_a_step_that_is_not_announced() -> None:
-    first, crashing, other = ChildrenBacking(crash="spawn"), ChildrenBacking(2, crash="join"), ChildrenBacking(2)
-    await gather(other, await crashed(crashing, await crashed(first)), step="other")
-    assert first.joined[0].base in other.joined[0].keep
+def turn_with_children(life: int = 1) -> bytes:
+    """Return the bookkeeping of a run in whose first turn a step began, and of a step outside of the loop."""
+    return Bookkeeping(
+        bases={
+            "wait:0:gather all#0": Base(life, FIRST, 3, OLD),
+            "wait:-:gather other#0": Base(life, OUTSIDE, 3),
+        }
+    ).pack()
+
+
+async def loop(backing: ChildrenBacking, more: bytes, limit: int) -> bytes:
+    """Run the turns of a loop, and return the bookkeeping that is saved at its end."""
+    draft = Draft(bookkeeping=Bookkeeping.parse(more), iteration=limit - 1)
+    run: AsyncRun[Any] = AsyncRun(FACTS, None, draft, backing)
+    with contextlib.suppress(Stopped):
+        async for _ in run.loop(limit):
+            pass
+    return draft.cut().more if backing.crash == "" else backing.cuts[-1].more
+
+
+async def test_end_of_a_turn_lets_its_steps_go_after_it_is_saved() -> None:
+    backing = ChildrenBacking()
+    saved = await loop(backing, turn_with_children(), 1)
+    ((first, second, before),) = backing.left
+    assert (first, second) == (FIRST, OLD)
+    assert "wait:0:" not in before, "the end of the turn is saved first"
+    assert Bookkeeping.parse(saved).left == []
+    assert list(Bookkeeping.parse(saved).bases) == ["wait:-:gather other#0"]
+
+
+@pytest.mark.parametrize("limit", [1, 2], ids=["the loop is over", "more turns follow"])
+async def test_attempt_that_ends_before_it_lets_a_step_go_is_followed_by_one_that_does(limit: int) -> None:
+    crashing, again = ChildrenBacking(crash="let go"), ChildrenBacking()
+    saved = await loop(crashing, turn_with_children(), 1)
+    assert Bookkeeping.parse(saved).left
+    draft = Draft(bookkeeping=Bookkeeping.parse(saved), iteration=1)
+    async for _ in AsyncRun(FACTS, None, draft, again).loop(limit):
+        break
+    assert [entry[:2] for entry in again.left] == [[FIRST, OLD]]
+    assert draft.bookkeeping.left == []
+
+
+async def test_step_that_the_server_could_not_let_go_is_named_again_after_the_next_turn() -> None:
+    backing = ChildrenBacking()
+    backing.full = True
+    draft = Draft(bookkeeping=Bookkeeping.parse(turn_with_children()))
+    async for turn in AsyncRun(FACTS, None, draft, backing).loop(2):
+        backing.full = turn == 0
+    assert [entry[:2] for entry in backing.left] == [[FIRST, OLD]] * 2
+    assert draft.bookkeeping.left == []
+
+
+async def test_loop_without_children_lets_nothing_go() -> None:
+    backing = ChildrenBacking()
+    await loop(backing, b"", 3)
+    assert backing.left == []

@@ -79,7 +79,10 @@ class Backing:
     def make_child_base(self) -> str:
         raise NotImplementedError
 
-    async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
+    async def join_children(self, base: str, count: int, old: str) -> None:
+        raise NotImplementedError
+
+    async def let_go(self, bases: Sequence[str]) -> bool:
         raise NotImplementedError
 
     async def spawn(self, children: Sequence[Child]) -> None:

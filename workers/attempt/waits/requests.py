@@ -42,8 +42,12 @@ class Waiter(Protocol):
         """Enqueue a run that the attempt does not wait for. Return None if the server refuses the id because of its age."""
         ...
 
-    async def join_children(self, attempt: BaseAttempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
+    async def join_children(self, attempt: BaseAttempt, base: str, count: int, old: str) -> str:
         """Announce the children of a step to the server, and return the answer word of join_children.lua."""
+        ...
+
+    async def let_go(self, attempt: BaseAttempt, bases: Sequence[str]) -> str:
+        """Let steps go, and return the answer word of join_children.lua."""
         ...
 
     async def spawn(self, attempt: BaseAttempt, runs: Sequence[NewRun]) -> str:

@@ -106,13 +106,18 @@ class ServerWaiter:
             return None
         return Enqueued(*read_answer(run, answer))
 
-    async def join_children(self, attempt: BaseAttempt, base: str, count: int, old: str, keep: Sequence[str]) -> str:
+    async def join_children(self, attempt: BaseAttempt, base: str, count: int, old: str) -> str:
         """Announce the children of a step to the server, and return the answer word of join_children.lua."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         answer, _ = await self.carry_out(
-            attempt, lambda: attempt_plans.join_children(*owner, base=base, count=count, old=old, keep=keep)
+            attempt, lambda: attempt_plans.join_children(*owner, base=base, count=count, old=old)
         )
         return answer
+
+    async def let_go(self, attempt: BaseAttempt, bases: Sequence[str]) -> str:
+        """Let steps go, and return the answer word of join_children.lua."""
+        owner = (attempt.lease.keys, attempt.id, attempt.token)
+        return await self.carry_out(attempt, lambda: attempt_plans.let_go(*owner, bases))
 
     async def spawn(self, attempt: BaseAttempt, runs: Sequence[NewRun]) -> str:
         """Enqueue children. A call that is repeated after an outage creates no child twice.

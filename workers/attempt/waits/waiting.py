@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from coordinator.errors import Unconfirmed, Unreachable, Unreadable
+from coordinator.errors import ServerFull, Unconfirmed, Unreachable, Unreadable
 from coordinator.model.enqueue import Inputs
 from coordinator.model.policies.budget import NOTHING, Amount
 from coordinator.store.keys import Keys
@@ -27,6 +28,8 @@ from workers.handlers.operations.limits import OpenCall
 from workers.liveness.lease import Lease
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0  # seconds after which a lingering wait asks for signals again, because a hint may be lost
 
@@ -173,7 +176,7 @@ class WaitingAttempt(BaseAttempt):
         assert self.waiter is not None
         return self.waiter.make_child_base(self)
 
-    async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
+    async def join_children(self, base: str, count: int, old: str) -> None:
         """Announce the children of a step to the server.
 
         Raises:
@@ -181,7 +184,24 @@ class WaitingAttempt(BaseAttempt):
             Unreadable: If the stored data about the children is damaged.
         """
         assert self.waiter is not None
-        await self._require_owner(self.waiter.join_children(self, base, count, old, keep))
+        await self._require_owner(self.waiter.join_children(self, base, count, old))
+
+    async def let_go(self, bases: Sequence[str]) -> bool:
+        """Let steps go. See `ChildBacking`.
+
+        A server that can't do it now does not stop the handler, which does not need these steps any more.
+        """
+        assert self.waiter is not None
+        try:
+            await self._require_owner(self.waiter.let_go(self, bases))
+        except (ServerFull, Unreadable) as error:
+            logger.warning(
+                "run %s could not let the children of its last turn go: %s; it tries again after its next turn",
+                self.id,
+                error,
+            )
+            return False
+        return True
 
     async def spawn(self, children: Sequence[Child]) -> None:
         """Enqueue children.

@@ -14,7 +14,8 @@ from coordinator.encoding.netstrings import split_netstrings
 from coordinator.model.policies.budget import Amount
 from coordinator.store.plans.attempts import netstrings
 
-_RECEIVED, _DEADLINE, _BASE, _EMITTED, _GRANTED = "received:", "deadline:", "base:", "emitted", "granted"
+_RECEIVED, _DEADLINE, _BASE, _EMITTED, _GRANTED, _LEFT = "received:", "deadline:", "base:", "emitted", "granted", "left"
+_OUTSIDE = "wait:-:"  # the fields of steps that do not belong to a turn of `loop` begin with this
 
 
 class Base(NamedTuple):
@@ -43,6 +44,7 @@ class Bookkeeping:
         bases: The base of the children of each step, by the field of the step.
         emitted: The number of the last event that the run has emitted.
         granted: What was granted to the run in addition to its budget.
+        left: The bases of steps whose turn has ended, until the server has confirmed that it has let them go.
         unknown: Entries that a newer version has stored. A save stores them again, unchanged.
     """
 
@@ -51,11 +53,12 @@ class Bookkeeping:
     bases: dict[str, Base] = field(default_factory=dict)
     emitted: int = 0
     granted: Amount = field(default_factory=Amount)
+    left: list[str] = field(default_factory=list)
     unknown: dict[bytes, bytes] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         """Return the stored form of the bookkeeping. It is empty if there is nothing to store."""
-        if not (self.received or self.deadlines or self.bases or self.emitted or self.unknown):
+        if not (self.received or self.deadlines or self.bases or self.emitted or self.left or self.unknown):
             return b""
         values: Mapping[str, object] = {
             **{_RECEIVED + topic: number for topic, number in self.received.items()},
@@ -66,6 +69,7 @@ class Bookkeeping:
             },
             **({_EMITTED: self.emitted} if self.emitted else {}),
             **({_GRANTED: " ".join(map(str, self.granted))} if any(self.granted) else {}),
+            **({_LEFT: " ".join(self.left)} if self.left else {}),
         }
         parts = [part for name, value in values.items() for part in (name.encode(), str(value).encode())]
         parts += [part for pair in self.unknown.items() for part in pair]
@@ -92,12 +96,17 @@ class Bookkeeping:
                 found.emitted = int(value)
             elif text == _GRANTED:
                 found.granted = Amount(*map(int, value.split()))
+            elif text == _LEFT:
+                found.left = value.decode().split()
             else:
                 found.unknown[name] = value
         return found
 
     def end_turn(self) -> None:
         """Drop the deadlines of waits and the bases of steps inside a turn of `loop`."""
+        self.left += [
+            id for name, base in self.bases.items() if not name.startswith(_OUTSIDE) for id in (base.id, base.old) if id
+        ]
         for by_field in (self.deadlines, self.bases):
-            for name in [name for name in by_field if not name.startswith("wait:-:")]:
+            for name in [name for name in by_field if not name.startswith(_OUTSIDE)]:
                 del by_field[name]

@@ -141,8 +141,16 @@ class ChildBacking(Protocol):
         """Wait until there is a reason to ask the server again, or suspend the run. See `WaitBacking`."""
         ...
 
-    async def join_children(self, base: str, count: int, old: str, keep: Sequence[str]) -> None:
+    async def join_children(self, base: str, count: int, old: str) -> None:
         """Announce the children of a step to the server. See `join_children` in coordinator/store/plans/attempts.py."""
+        ...
+
+    async def let_go(self, bases: Sequence[str]) -> bool:
+        """Let the steps with these bases go. Return False if the server can't do it now.
+
+        Raises:
+            Stopped: If a stop was requested, or the run belongs to another owner.
+        """
         ...
 
     async def spawn(self, children: Sequence[Child]) -> None:
@@ -203,6 +211,18 @@ class Children:
         field = self._draft.begin_wait(f"gather {name}")
         self._draft.end_wait()
         return Step(self._draft, self._backing, self._parent.run, field, inputs, requests, builder, at_once)
+
+    async def end_turn(self) -> None:
+        """Let the steps of ended turns go: coordinators cancel their open children, and the server deletes their results.
+
+        The end of the turn is saved first. A resumed attempt that finds the turn unfinished needs its children again.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
+        await self._backing.flush(self._draft.cut(), _always)
+        if await self._backing.let_go(self._draft.bookkeeping.left):
+            self._draft.bookkeeping.left = []
 
 
 class Step:
@@ -295,9 +315,7 @@ class Step:
         if self._is_over:
             self._check_inputs(decode(self._draft.phases[self._field], "step"), at_least=len(self._inputs))
         else:
-            others = [one for field, one in bases.items() if field != self._field]
-            keep = [id for one in others for id in (one.id, one.old) if id]
-            await self._backing.join_children(self._base.id, len(self._inputs), self._base.old, keep)
+            await self._backing.join_children(self._base.id, len(self._inputs), self._base.old)
             self._base = bases[self._field] = self._base._replace(old="")
 
     def _check_inputs(self, earlier: int, at_least: int = 0) -> None:

@@ -1,16 +1,17 @@
--- join_children: announce the children that a step of a run is about to enqueue and to wait for.
+-- join_children: announce the children that a step of a run is about to enqueue and to wait for, and let other steps go.
 -- Protects: only the owner announces; a child is created only for a step that its parent has announced and not let go. After a
--- revive the step keeps the results of completed children, and lets the other children go: a coordinator cancels them.
+-- revive the step keeps the results of completed children, and lets the other children go: a coordinator cancels them. The caller
+-- names the steps to let go, and not those to keep: a call that arrives late must not let a step go that was announced after it.
 -- Role: worker
 -- Keys: coordinator_bell, joins, parting, results, run
 -- ARGV: id, token, base, old, count
 --   id: id of the parent
 --   token: the token of the run's owner
---   base: id of the first child of the step
+--   base: id of the first child of the step; empty: no step is announced, and the script only lets steps go
 --   old: base of the same step in an earlier life; empty: none
 --   count: number of children that the step may create
--- ITEM: keep
---   keep: base of another step that the run still needs; the script lets all other steps go
+-- ITEM: left
+--   left: base of a step that the run does not need any more; the script lets it go
 -- Uses: time, queue, spend, children
 -- Answers: ok, fenced, bad, unreadable
 --   ok: with the number of children that have ended
@@ -18,34 +19,40 @@
 --   unreadable: a key has another type
 local owner_token, beside = read_fields(run_key(id), 'token', 'beside')
 if owner_token ~= token then return { 'fenced' } end
-if not is_base(base) or not string.find(count, '^%d+$') or #count > 9 then return { 'bad' } end
+if (base ~= '' and not is_base(base)) or not string.find(count, '^%d+$') or #count > 9 then return { 'bad' } end
 if type(redis.pcall('HLEN', joins_key(id))) ~= 'number' or type(redis.pcall('HLEN', results_key(id))) ~= 'number' then
   return { 'unreadable' }
 end
 
-local spawned, ended = read_join(id, base)
-if not spawned then
-  spawned, ended = 0, 0
-  local _, before = read_join(id, old)
-  for order = 1, before or 0 do
-    local index = redis.call('HGET', results_key(id), old .. '#' .. int(order))
-    local row = index and redis.call('HGET', results_key(id), old .. ':' .. index) or ''
-    local status, payload = string.match(row, '^%d+ (%a+) (.*)$')
-    if status == COMPLETED then
-      ended = ended + 1
-      redis.call('HSET', results_key(id), base .. ':' .. index, int(ended) .. ' ' .. status .. ' ' .. payload, base .. '#'
-        .. int(ended), index)
+-- Announce the step, and return how many of its children have ended.
+local function announce()
+  local spawned, ended = read_join(id, base)
+  if not spawned then
+    spawned, ended = 0, 0
+    local _, before = read_join(id, old)
+    for order = 1, before or 0 do
+      local index = redis.call('HGET', results_key(id), old .. '#' .. int(order))
+      local row = index and redis.call('HGET', results_key(id), old .. ':' .. index) or ''
+      local status, payload = string.match(row, '^%d+ (%a+) (.*)$')
+      if status == COMPLETED then
+        ended = ended + 1
+        redis.call('HSET', results_key(id), base .. ':' .. index, int(ended) .. ' ' .. status .. ' ' .. payload, base .. '#'
+          .. int(ended), index)
+      end
     end
   end
+  redis.call('HSET', joins_key(id), base, int(math.max(spawned, tonumber(count))) .. ' ' .. int(ended))
+  if not string.find(beside or '', 'r', 1, true) then redis.call('HSET', run_key(id), 'beside', (beside or '') .. 'r') end
+  return ended
 end
-redis.call('HSET', joins_key(id), base, int(math.max(spawned, tonumber(count))) .. ' ' .. int(ended))
-local kept = { [base] = true }
-for i = 1, items do kept[item(i)] = true end
-for _, other in ipairs(redis.call('HKEYS', joins_key(id))) do
-  if not kept[other] then
-    let_go(id, other)
-    drop_results(id, other)
-  end
+
+local function leave(step)
+  if step == base then return end
+  let_go(id, step)
+  drop_results(id, step)
 end
-if not string.find(beside or '', 'r', 1, true) then redis.call('HSET', run_key(id), 'beside', (beside or '') .. 'r') end
+
+local ended = base ~= '' and announce() or 0
+leave(old)
+for i = 1, items do leave(item(i)) end
 return { 'ok', int(ended) }

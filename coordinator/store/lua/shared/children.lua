@@ -111,10 +111,14 @@ end
 -- Delete the results of a step, and its entry in `joins`.
 local function drop_results(parent, base)
   local _, ended = read_join(parent, base)
-  for order = 1, ended or 0 do
-    local field = base .. '#' .. int(order)
-    local index = redis.call('HGET', results_key(parent), field)
-    redis.call('HDEL', results_key(parent), field, base .. ':' .. (index or ''))
+  ended = math.min(ended or 0, redis.call('HLEN', results_key(parent)))
+  for first = 1, ended, BATCH do
+    local fields = {}
+    for order = first, math.min(first + BATCH - 1, ended) do fields[#fields + 1] = base .. '#' .. int(order) end
+    local indexes = redis.call('HMGET', results_key(parent), unpack(fields))
+    redis.call('HDEL', results_key(parent), unpack(fields))
+    for i = 1, #fields do fields[i] = base .. ':' .. (indexes[i] or '') end
+    redis.call('HDEL', results_key(parent), unpack(fields))
   end
   redis.call('HDEL', joins_key(parent), base)
 end
