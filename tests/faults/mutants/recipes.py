@@ -1541,6 +1541,13 @@ MUTANTS = [
         "tests/unit/handlers/test_children.py::test_step_that_is_revived_twice_before_it_is_announced_names_its_first_base",
     ),
     Mutant(
+        "a run sleeps until the year 9999",
+        "workers/handlers/operations/waits.py",
+        "            if until is not None and until - found.now > LONGEST * 1000:\n",
+        "            if False:\n",
+        "tests/integration/worker/test_worker_waits.py::test_absurd_or_unclear_sleep_is_refused",
+    ),
+    Mutant(
         "a turn leaves its children alone",
         "workers/handlers/async_run.py",
         "            self._end_turn(turn)\n            if self._draft.bookkeeping.left:\n",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -267,11 +268,44 @@ async def test_waits_in_wrong_places_and_with_wrong_times_are_refused(bench: Ben
     await ended(bench, id)
     said = bench.result(id)
     assert len(said) == 10, said
-    assert said[0] == "run.receive can't be called inside a phase or an effect"
+    assert said[0].startswith(
+        "run.receive can't be called inside a phase or an effect, because the run would hold its slot"
+    )
     assert (
         said[1]
         == "a run can wait and enqueue only in its handler's own task or thread, not in one that the handler started"
     )
+
+
+async def test_absurd_or_unclear_sleep_is_refused(bench: Bench) -> None:
+    runs = Registry()
+
+    @runs.handler
+    async def sleeper(run: AsyncRun) -> list[str]:
+        said = []
+        for arguments in (
+            {"seconds": -5}, {"seconds": 1e300}, {"seconds": math.nan}, {"seconds": "10"}, {"seconds": timedelta(-1)}, {},
+            {"until": datetime(9999, 1, 1, tzinfo=UTC)}, {"until": datetime(2030, 1, 1)},  # noqa: DTZ001  # that is the mistake
+        ):  # fmt: skip
+            try:
+                await run.sleep(**cast("Any", arguments))
+            except BadOption as error:
+                said.append(str(error))
+        return said
+
+    bench.worker(runs)
+    id = await bench.enqueue("sleeper")
+    await eventually(lambda: bench.status(id) not in ("queued", "running"), "an end or a wait")
+    assert bench.result(id) == [
+        "seconds=-5 is not a number of seconds, or a timedelta, from 0 to 100 years",
+        "seconds=1e+300 is not a number of seconds, or a timedelta, from 0 to 100 years",
+        "seconds=nan is not a number of seconds, or a timedelta, from 0 to 100 years",
+        "seconds='10' is not a number of seconds, or a timedelta, from 0 to 100 years",
+        "seconds=datetime.timedelta(days=-1) is not a number of seconds, or a timedelta, from 0 to 100 years",
+        "run.sleep needs a number of seconds or until=, and not both",
+        "run.sleep(until=…) names a time that is more than 100 years away",
+        "run.sleep(until=datetime.datetime(2030, 1, 1, 0, 0)) needs a datetime with a time zone",
+    ]
 
 
 async def test_handler_that_swallows_the_stop_of_a_wait_is_suspended_anyway(

@@ -51,7 +51,7 @@ class ChildrenBacking(Backing):
         self.joined.append(Joined(base, old))
 
     async def let_go(self, bases: Sequence[str]) -> bool:
-        self.left.append([*bases, self.cuts[-1].more.decode()])
+        self.left.append([*bases, *(cut.more.decode() for cut in self.flushed)])
         if self.crash == "let go":
             raise Stopped("lost")
         return not self.full
@@ -133,9 +133,9 @@ async def loop(backing: ChildrenBacking, more: bytes, limit: int) -> bytes:
 async def test_end_of_a_turn_lets_its_steps_go_after_it_is_saved() -> None:
     backing = ChildrenBacking()
     saved = await loop(backing, turn_with_children(), 1)
-    ((first, second, before),) = backing.left
+    ((first, second, saved_before),) = backing.left
     assert (first, second) == (FIRST, OLD)
-    assert "wait:0:" not in before, "the end of the turn is saved first"
+    assert "wait:0:" not in saved_before, "the end of the turn is saved first"
     assert Bookkeeping.parse(saved).left == []
     assert list(Bookkeeping.parse(saved).bases) == ["wait:-:gather other#0"]
 

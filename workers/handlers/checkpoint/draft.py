@@ -238,8 +238,8 @@ class Draft:
         """
         if self._running:
             method = name.split()[0]
-            why = "call it outside" if method == "enqueue" else "it would hold its slot while it waits"
-            raise Refused(f"run.{method} can't be called inside a phase or an effect: {why}")
+            why = "" if method == "enqueue" else ", because the run would hold its slot while it waits"
+            raise Refused(f"run.{method} can't be called inside a phase or an effect{why}: call it before or after it")
         if self._waiting:
             raise Refused("a run can wait for one thing at a time: name several topics in one run.receive instead")
         field = self._next_wait(self._wait_scope(name))

@@ -176,7 +176,7 @@ class Waits:
     def sleep(self, seconds: float | timedelta | None, until: datetime | None) -> Coroutine[Any, Any, None]:
         """Check the arguments of `AsyncRun.sleep` in the handler's own task or thread. Return the coroutine that waits."""
         if (seconds is None) == (until is None):
-            raise BadOption("run.sleep takes either a number of seconds or until=, not both")
+            raise BadOption("run.sleep needs a number of seconds or until=, and not both")
         if until is None:
             assert seconds is not None
             return self._wait("sleep", (), _milliseconds(seconds, "seconds"))
@@ -234,6 +234,8 @@ class Waits:
                 raise
             if found.word == "signal":
                 return self._keep(field, found)
+            if until is not None and until - found.now > LONGEST * 1000:
+                raise BadOption("run.sleep(until=…) names a time that is more than 100 years away")
             if found.word == "timeout":
                 # A timeout is a step, like a received signal. No cut is needed here: a later attempt times out again.
                 deadlines.pop(field, None)
@@ -278,5 +280,5 @@ class Waits:
 def _milliseconds(value: float | timedelta, what: str) -> int:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= LONGEST:  # type: ignore[redundant-expr]
-        raise BadOption(f"{what} {value!r} is not a time from 0 seconds to 100 years")
+        raise BadOption(f"{what}={value!r} is not a number of seconds, or a timedelta, from 0 to 100 years")
     return math.ceil(seconds * 1000)
