@@ -49,7 +49,7 @@ class Metric:
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """The names of its samples, as Prometheus stores them."""
+        """The names of the metric's samples, as Prometheus stores them."""
         if self.type == "histogram":
             return (f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum")
         return (f"{self.name}_total",) if self.type == "counter" else (self.name,)

@@ -170,9 +170,10 @@ class Keys:
         return f"{self.at}:reader:{client}"
 
     def joins(self, id: str) -> str:
-        """Return the key of a hash with the number of joined children of each step of a run, as "<spawned> <ended>" by base.
+        """Return the key of a hash with the numbers of joined children of each step of a run, as "<spawned> <ended>".
 
-        Script join_children creates the key. It is deleted or expires together with the key results.
+        A field is the base of the step: the id of its first child. Script join_children creates the key. It is deleted or expires
+        together with the key results.
         """
         return f"{self.at}:joins:{id}"
 
@@ -194,8 +195,8 @@ class Keys:
     def parting(self) -> str:
         """Return the key of a sorted set with steps whose children are to be cancelled, by the number of the next child.
 
-        An entry is "<base> <spawned>". A script that ends a parent with open children adds the entry, and due removes it when the
-        children are cancelled.
+        An entry is "<base> <spawned>": the id of the step's first child, and the number of its children. A script that ends a
+        parent with open children adds the entry, and due removes it when the children are cancelled.
         """
         return f"{self.at}:parting"
 

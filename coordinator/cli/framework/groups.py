@@ -1,7 +1,7 @@
-"""Groups of commands whose modules are imported when a command is called, and the plain form of `--help`.
+"""Groups of commands. The module of a command is imported when the command is called. `--help` is plain text.
 
-`coordinator --help` imports no command, neither the client nor rich: a group knows the name and the first sentence of each
-command, and `--help` is written by the formatter of typer's own click.
+`coordinator --help` imports neither the modules of the commands, nor the client, nor rich. A group has the name and the first
+sentence of each command, and the formatter of click writes `--help`.
 """
 
 from __future__ import annotations
