@@ -1,7 +1,10 @@
-"""Workers, coordinators and clients of the previous commit and of this one work together while they are killed.
+"""Workers, coordinators and clients of an earlier commit and of this one work together while they are killed.
 
-The previous commit is the one before HEAD. Its packages are extracted from git, so these tests need the history. The long form
-has more kills: `RUNS_TEST_KILLS=40 scripts/test tests/e2e/test_upgrades.py`.
+The earlier commit is the newest one that is at least six hours older than HEAD, because users update from one piece of work to the
+next, and the commits of one piece of work are closer together. `RUNS_TEST_PREVIOUS` names another one. Its packages are extracted
+from git, so these tests need the history.
+
+The long form has more kills: `RUNS_TEST_KILLS=40 scripts/test tests/e2e/test_upgrades.py`.
 """
 
 from __future__ import annotations
@@ -29,15 +32,30 @@ pytestmark = pytest.mark.matrix("the previous commit")
 KILLS = int(os.environ.get("RUNS_TEST_KILLS", "2"))
 STEPS, SECONDS = 30, 0.1
 RELEASES = ("old", "new")
+APART = 6 * 3600  # seconds between two pieces of work, at least
+
+
+def earlier_commit() -> str:
+    """Return the commit from which users update to this one."""
+    if given := os.environ.get("RUNS_TEST_PREVIOUS"):
+        return given
+    until = int(git("log", "-1", "--format=%ct", "HEAD")) - APART
+    found = git("log", "-1", f"--before={until}", "--format=%H", "HEAD").decode().strip()
+    assert found, "the history is too short: clone the repository with its whole history"
+    return found
+
+
+def test_the_earlier_commit_has_other_code_than_this_one() -> None:
+    changed = git("diff", "--name-only", earlier_commit(), "HEAD", "--", "coordinator", "workers").split()
+    assert changed, f"{earlier_commit()} has the same packages as HEAD: name an older one with RUNS_TEST_PREVIOUS"
 
 
 @pytest.fixture(scope="module")
 def previous_commit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Extract the packages and the test handlers of the previous commit into a folder."""
     folder = tmp_path_factory.mktemp("previous")
-    with tarfile.open(
-        fileobj=BytesIO(git("archive", "--format=tar", "HEAD~1", "coordinator", "workers", "tests"))
-    ) as packed:
+    archive = git("archive", "--format=tar", earlier_commit(), "coordinator", "workers", "tests")
+    with tarfile.open(fileobj=BytesIO(archive)) as packed:
         packed.extractall(folder, filter="data")
     return folder
 
