@@ -8,6 +8,7 @@ request is the exception: it counts as already sent and is delivered, even if th
 from __future__ import annotations
 
 import contextlib
+import queue
 import select
 import socket
 import threading
@@ -228,10 +229,16 @@ class Proxy:
 
 
 class SlowLine:
-    """A line to a server that carries a limited number of bytes per second in each direction, for all connections together."""
+    """A line to a server that carries a limited number of bytes per second in each direction, for all connections together.
 
-    def __init__(self, upstream: int, bytes_per_second: float) -> None:
-        self.upstream, self.bytes_per_second = upstream, bytes_per_second
+    Args:
+        upstream: The port of the server.
+        bytes_per_second: What the line carries in each direction.
+        latency: Seconds that each byte is on its way. Bytes that follow do not wait for it.
+    """
+
+    def __init__(self, upstream: int, bytes_per_second: float, latency: float = 0.0) -> None:
+        self.upstream, self.bytes_per_second, self.latency = upstream, bytes_per_second, latency
         self.carried = {"requests": 0, "replies": 0}
         self._free_at = {"requests": 0.0, "replies": 0.0}
         self._lock = threading.Lock()
@@ -273,6 +280,9 @@ class SlowLine:
         thread.start()
 
     def _carry(self, source: socket.socket, target: socket.socket, what: str) -> None:
+        on_their_way: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        if self.latency:
+            self._start(self._deliver, on_their_way, source, target)
         try:
             while data := source.recv(1 << 14):
                 with self._lock:
@@ -281,7 +291,27 @@ class SlowLine:
                     rest = self._free_at[what] - now
                     self.carried[what] += len(data)
                 time.sleep(rest)  # the slowness of the line
-                target.sendall(data)
+                if self.latency:
+                    on_their_way.put((time.monotonic() + self.latency, data))
+                else:
+                    target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            if self.latency:
+                on_their_way.put((0.0, b""))
+            else:
+                _hang_up(source)
+                _hang_up(target)
+
+    def _deliver(
+        self, on_their_way: queue.SimpleQueue[tuple[float, bytes]], source: socket.socket, target: socket.socket
+    ) -> None:
+        """Send each piece when its time has come, and close the connection after the last one."""
+        try:
+            while (piece := on_their_way.get())[1]:
+                time.sleep(max(0.0, piece[0] - time.monotonic()))  # the latency of the line
+                target.sendall(piece[1])
         except OSError:
             pass
         finally:

@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.faults.campaigns import bytes as every_byte
-from tests.faults.campaigns import effects, failover, kill, partition, replies, roll, server, zombie
+from tests.faults.campaigns import (
+    coordinators,
+    effects,
+    failover,
+    kill,
+    line,
+    partition,
+    replies,
+    roll,
+    server,
+    soak,
+    zombie,
+)
 from tests.faults.campaigns.runner import Campaign, Ran, carry_out
 from tests.faults.lab.hosts import missing_requirement
 from tests.faults.lab.triggers import HIT
@@ -24,6 +36,8 @@ pytestmark = pytest.mark.matrix("the fault lab")
         (kill.CAMPAIGN, 3),
         (zombie.CAMPAIGN, 1),
         (roll.CAMPAIGN, 1),
+        (coordinators.CAMPAIGN, 1),
+        (line.campaign(), 1),
         (server.campaign("always"), 2),
         (replies.campaign(), 2),
         (failover.campaign("cluster", "replicated(1)"), 2),
@@ -55,6 +69,14 @@ def _carried_out(campaign: Campaign, count: int, tmp_path: Path) -> Ran:
     assert ran.judgement.counts["acknowledged"] > 0
     assert ran.faults.total() == count
     return ran
+
+
+@pytest.mark.timeout(240)
+def test_a_short_soak_samples_every_process_and_breaks_no_promise(tmp_path: Path) -> None:
+    sampler = soak.Sampler()
+    _carried_out(soak.campaign(sampler, pace=1.0), 2, tmp_path)
+    names = {sample.name for sample in sampler.samples}
+    assert names >= {"supervisor", "worker", "coordinator", "producer", "operator", "record keeper"}
 
 
 @pytest.mark.timeout(240)

@@ -22,7 +22,7 @@ from tests.faults.judge.checker import Judgement, judge
 from tests.faults.judge.evidence import Evidence
 from tests.faults.lab.lab import Lab, Plan, Store
 from tests.faults.records import archive as records
-from tests.proxy import Proxy
+from tests.proxy import Proxy, SlowLine
 from tests.servers import DURABLE, Kind, Server
 
 Break = Callable[[Lab], str]
@@ -33,8 +33,8 @@ BREACHES = Path(tempfile.gettempdir()) / "faults"
 class Campaign:
     """A name, a plan of the lab, and the function that breaks one thing.
 
-    `proxied` puts a proxy in front of the server. `also` is an additional rule for these faults. `waived` are rules
-    that are not promised under them.
+    `proxied` puts a proxy in front of the server, and `line` a slow line. `also` is an additional rule for these faults.
+    `waived` are rules that are not promised under them.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Campaign:
     begin: Callable[[Lab], None] = lambda lab: None
     finish: Callable[[Lab], None] = lambda lab: None
     proxied: bool = False
+    line: Callable[[int], SlowLine] | None = None
     server: Callable[[Kind, Path, dict[str, str]], Store] = Server
 
 
@@ -91,7 +92,9 @@ def carry_out(
     home = place / "server"
     home.mkdir()
     server = campaign.server(kind, home, dict(campaign.settings))
-    proxy = Proxy(server.port) if campaign.proxied and isinstance(server, Server) else None
+    proxy: Proxy | SlowLine | None = None
+    if isinstance(server, Server):
+        proxy = campaign.line(server.port) if campaign.line else Proxy(server.port) if campaign.proxied else None
     directory = place / "lab"
     directory.mkdir()
     lab = Lab(server, directory, campaign.plan, seed, proxy)

@@ -41,7 +41,7 @@ from tests.faults.judge.evidence import ENDED, Evidence, Final, FinalRun
 from tests.faults.lab.observer import DIRECTORY
 from tests.faults.programs import app
 from tests.faults.programs.operator import unexpected
-from tests.proxy import Proxy
+from tests.proxy import Proxy, SlowLine
 from tests.servers import Server
 from tests.waiting import wait_until
 
@@ -94,9 +94,11 @@ class Lab(Stage):
 
     app = "tests.faults.programs.app:runs"
 
-    def __init__(self, store: Store, directory: Path, plan: Plan, seed: int, proxy: Proxy | None = None) -> None:
+    def __init__(
+        self, store: Store, directory: Path, plan: Plan, seed: int, proxy: Proxy | SlowLine | None = None
+    ) -> None:
         super().__init__((proxy or store).url, f"lab{uuid.uuid4().hex[:8]}", directory)
-        self.proxy = proxy
+        self.line = proxy
         self.store, self.plan, self.choose = store, plan, random.Random(seed)
         self.fleets: list[subprocess.Popen[bytes]] = []
         self.coordinators: list[subprocess.Popen[bytes]] = []
@@ -121,6 +123,11 @@ class Lab(Stage):
     def environment(self, role: str = "producer") -> dict[str, str]:
         site = ROOT / "tests" / "faults" / "lab" / "site"
         return super().environment(role) | {DIRECTORY: str(self.directory), "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+
+    @property
+    def proxy(self) -> Proxy | None:
+        """The proxy that can lose and delay single calls, if the lab has one."""
+        return self.line if isinstance(self.line, Proxy) else None
 
     # -- its processes
 

@@ -51,7 +51,14 @@ BUGS = (
         "if false then",
         seed=3464,
     ),
-    Bug("a recovered worker claims", LUA + "attempts/claim.lua", "if condemned or not last_claim", "if not last_claim"),
+    Bug(
+        "a recovered worker claims",
+        LUA + "attempts/claim.lua",
+        # The deadline of a condemned worker is 0, so without the first check the lease check would still refuse its claim.
+        "if condemned or not last_claim or not deadline then return { 'gone' } end\n",
+        "if not last_claim then return { 'gone' } end\nif condemned or not deadline then deadline = clock + 1 end\n",
+        seed=8,
+    ),
     Bug(
         "a recovered worker's lease is renewed",
         LUA + "workers/heartbeat.lua",
