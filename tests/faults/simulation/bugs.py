@@ -143,6 +143,7 @@ BUGS = (
         LUA + "workers/leave.lua",
         "if #owned > 0 or redis.call('SCARD', owned_key(worker)) > 0 then",
         "if false then",
+        seed=6116,
     ),
     Bug(
         "an ended run stays in the list of live runs",
@@ -198,6 +199,7 @@ BUGS = (
         LUA + "attempts/receive.lua",
         "if owner_token ~= token then return { 'fenced' } end",
         "if not owner_token then return { 'fenced' } end",
+        seed=2408,
     ),
     Bug(
         "a key does not name one signal",

@@ -59,6 +59,7 @@ CHILDREN = (
         LUA + "runs/enqueue.lua",
         "if not spawned or tonumber(index) >= spawned or not is_open(status) or string.match(counters or '', '^%d+') ~= life then",
         "if false then",
+        seed=36761,
     ),
     Bug(
         "a cancelled tree still gets children",
@@ -71,6 +72,7 @@ CHILDREN = (
         LUA + "attempts/collect.lua",
         "if owner_token ~= token then return { 'fenced' } end",
         "if not owner_token then return { 'fenced' } end",
+        seed=13162,
     ),
     Bug(
         "a stale parent announces children",
@@ -224,6 +226,7 @@ BUDGETS = (
         LUA + "shared/spend.lua",
         "if not is_open(status) and not is_ended(status) then return end",
         "if not is_open(status) then return end",
+        seed=4379,
     ),
 )
 
