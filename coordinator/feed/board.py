@@ -237,7 +237,7 @@ class Board:
             if row.queued and not row.workers and not row.paused:
                 runs = "1 queued run" if row.queued == 1 else f"{row.queued:,} queued runs"
                 found.append(f"no live worker takes kind {row.kind} of queue {row.queue}: {runs}")
-        return [f"the server can't be reached: {self.error}", *found] if self.error else found
+        return [f"the board is not up to date: {self.error}", *found] if self.error else found
 
 
 def _started(run: RunLook | str) -> str:

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 REFRESH_SECONDS = 1.0  # between two readings of counts, ages and heartbeats
 PACE_SECONDS = 0.1  # between two versions of the board
 RETRY_SECONDS = 1.0
+MOST_ERROR = 300  # characters of an error that the board shows
 
 
 class Watcher:
@@ -127,9 +128,8 @@ class Watcher:
                         if batch.events:
                             self._show()
                         self._stale.set()
-            except CoordinatorError as error:
-                self.board.error = str(error)
-                self._show()
+            except Exception as error:  # noqa: BLE001  # _fail logs it with its traceback
+                self._fail(error)
                 await self._clock.asleep(RETRY_SECONDS)
 
     async def _refresh_often(self) -> None:
@@ -141,9 +141,9 @@ class Watcher:
             began = self._clock.monotonic()
             try:
                 await self._refresh()
-            except CoordinatorError as error:
-                self.board.error = str(error)
-            self._show()
+                self._show()
+            except Exception as error:  # noqa: BLE001  # _fail logs it with its traceback
+                self._fail(error)
             # A large fleet takes longer to read, and is read less often.
             await self._clock.asleep(max(PACE_SECONDS, 2 * (self._clock.monotonic() - began)))
 
@@ -160,6 +160,15 @@ class Watcher:
         self._other_looks.update({id: look for id, look in found.items() if look is not None})
         board.overview, board.owned, board.oldest, board.error = overview, owned, oldest, ""
         board.add((), now)
+
+    def _fail(self, error: Exception) -> None:
+        """Show an error on the board. The watcher continues, because later viewers depend on it."""
+        if isinstance(error, CoordinatorError):
+            self.board.error = str(error)
+        else:
+            log.error("the board could not be read: %s: %s", type(error).__name__, error, exc_info=error)
+            self.board.error = f"{type(error).__name__}: {error}"[:MOST_ERROR]
+        self._show()
 
     def _show(self) -> None:
         self.version += 1

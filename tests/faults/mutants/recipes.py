@@ -40,6 +40,13 @@ class Mutant:
 MUTANTS = [
     # -- the page and the live feed
     Mutant(
+        "an error that nobody expected ends the board of all viewers",
+        "coordinator/feed/watcher.py",
+        "                self._show()\n            except Exception as error:",
+        "                self._show()\n            except CoordinatorError as error:",
+        "tests/integration/feed/test_feed.py::test_watcher_continues_after_an_error_that_nobody_expected",
+    ),
+    Mutant(
         "a reader may change runs on the page",
         "coordinator/web/page/app.py",
         "                if role is not Role.ALL:\n",

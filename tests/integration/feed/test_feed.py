@@ -9,10 +9,12 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from coordinator import AsyncClient, Refused
+from coordinator.client.operations import lists as list_operations
 from coordinator.config import address
 from coordinator.feed import feed as feed_module
 from coordinator.feed.events import RunEvent
 from coordinator.feed.feed import Batch, Feed
+from coordinator.feed.looks import look_at
 from coordinator.feed.watcher import Watcher
 from coordinator.store.rights import acl
 from coordinator.store.transport.wire import watch_keys
@@ -189,3 +191,41 @@ async def test_many_viewers_share_one_watcher(real_url: str, namespace: str) -> 
             await viewer.aclose()
         assert watcher.viewers == 0
         assert watcher._task is None
+
+
+@pytest.mark.parametrize("broken", [list_operations.count, look_at])
+async def test_watcher_continues_after_an_error_that_nobody_expected(
+    real_url: str, namespace: str, caplog: pytest.LogCaptureFixture, broken: Callable[..., object]
+) -> None:
+    """A value that the code can't read must not leave all later viewers with an old board."""
+    async with AsyncClient(real_url, namespace) as client:
+        do, failures = client._do, 0
+
+        async def failing(operation: Callable[..., object], *arguments: object) -> object:
+            nonlocal failures
+            if operation is broken and failures < 2:
+                failures += 1
+                raise ValueError("a damaged field")
+            return await do(operation, *arguments)  # type: ignore[arg-type]
+
+        client._do = failing  # type: ignore[method-assign,assignment]
+        async with aclosing(Watcher(client).boards()) as boards:
+            errors = set()
+
+            async def recovers() -> bool:
+                async with asyncio.timeout(HANG):
+                    board = await anext(boards)
+                errors.add(board.error)
+                return failures == 2 and board.overview is not None and not board.error
+
+            await eventually(recovers, "a board without an error", HANG)
+            run = await client.enqueue("greet")
+
+            async def sees() -> bool:
+                async with asyncio.timeout(HANG):
+                    board = await anext(boards)
+                return any(event.run == run.id for event in board.events)
+
+            await eventually(sees, "the run on the board", HANG)
+        assert any("ValueError" in error for error in errors)
+        assert "a damaged field" in caplog.text
