@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from coordinator.feed.depths import Depths
 from coordinator.feed.events import RunEvent, RunLook
 from coordinator.feed.lateness import Lateness, describe_lateness
 from coordinator.model.names import parse_route
@@ -69,6 +70,8 @@ class QueueRow:
         workers: The number of live processes that take these runs.
         paused: Whether the queue or the kind is paused.
         history: The number of runs that ended in each of the last seconds, oldest first.
+        depths: The number of queued runs in the last steps of three seconds, oldest first.
+        ages: The age of the oldest queued run in these steps, in seconds.
     """
 
     queue: str
@@ -80,6 +83,8 @@ class QueueRow:
     workers: int
     paused: bool
     history: tuple[int, ...]
+    depths: tuple[int, ...]
+    ages: tuple[int, ...]
 
 
 class Rates:
@@ -142,6 +147,7 @@ class Board:
         looks: The last look at each run that the feed knows, by the run's id.
         events: The last events, newest first.
         rates: The endings of the last minutes.
+        depths: The depths and the ages of the queues of the last minutes.
         late: The schedules, the delayed and waiting runs, and the groups that are late.
         error: Why the server can't be reached; empty if it can.
     """
@@ -153,6 +159,7 @@ class Board:
     looks: Mapping[str, RunLook] = field(default_factory=dict)
     events: deque[RunEvent] = field(default_factory=lambda: deque(maxlen=RECENT))
     rates: Rates = field(default_factory=Rates)
+    depths: Depths = field(default_factory=Depths)
     late: Lateness = field(default_factory=Lateness)
     error: str = ""
 
@@ -197,19 +204,29 @@ class Board:
         """Return the queues and kinds that have runs or workers, or in which runs ended within HISTORY seconds, sorted by name."""
         if self.overview is None:
             return []
-        queued: Counter[tuple[str, str]] = Counter()
-        oldest: dict[tuple[str, str], float] = {}
-        for route, number in self.overview.queues.items():
-            queue, kind, _ = parse_route(route)
-            queued[queue, kind] += number
-            if route in self.oldest:
-                oldest[queue, kind] = min(self.oldest[route], oldest.get((queue, kind), self.oldest[route]))
+        queued, oldest = self._waiting(self.overview)
         running = Counter(
             (run.queue, run.kind) for row in self.processes() for run in row.runs if isinstance(run, RunLook)
         )
         workers = self._able()
         known = {*queued, *running, *workers, *self.rates.kinds()}
         return [self._queue(*one, queued[one], running[one], oldest.get(one), workers[one]) for one in sorted(known)]
+
+    def measure_queues(self) -> None:
+        """Add the present depths and ages of the queues to their history."""
+        if self.overview is not None:
+            self.depths.add(self.now, *self._waiting(self.overview))
+
+    def _waiting(self, overview: Overview) -> tuple[Counter[tuple[str, str]], dict[tuple[str, str], float]]:
+        """Return the number of queued runs of each queue and kind, and when the oldest of them was queued."""
+        queued: Counter[tuple[str, str]] = Counter()
+        oldest: dict[tuple[str, str], float] = {}
+        for route, number in overview.queues.items():
+            queue, kind, _ = parse_route(route)
+            queued[queue, kind] += number
+            if route in self.oldest:
+                oldest[queue, kind] = min(self.oldest[route], oldest.get((queue, kind), self.oldest[route]))
+        return queued, oldest
 
     def _able(self) -> Counter[tuple[str, str]]:
         assert self.overview is not None
@@ -226,7 +243,8 @@ class Board:
         age = None if oldest is None else max(0.0, self.now - oldest)
         rate = self.rates.rate(self.now, queue, kind)
         history = tuple(self.rates.history(self.now, queue, kind))
-        return QueueRow(queue, kind, queued, running, age, rate, workers, paused, history)
+        depths, ages = self.depths.history(self.now, (queue, kind))
+        return QueueRow(queue, kind, queued, running, age, rate, workers, paused, history, tuple(depths), tuple(ages))
 
     def attention(self) -> list[str]:
         """Return a sentence for each problem that needs attention."""

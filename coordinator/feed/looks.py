@@ -7,9 +7,9 @@ from typing import Any
 
 from coordinator.client.operations.open_namespace import OpenNamespace, reading
 from coordinator.client.reading.listing import waiting_routes
+from coordinator.client.reading.oldest import oldest_times
 from coordinator.errors import BadName, CoordinatorError, Unconfirmed, Unreachable
 from coordinator.feed.events import LOOK_FIELDS, RunLook, read_look, read_time
-from coordinator.model.limits import PRIORITY_STEP
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans.merge import Plan
@@ -71,7 +71,7 @@ def _owned(space: Namespace) -> Steps:
 
 
 def oldest_queued(namespace: OpenNamespace) -> Plan[dict[str, float]]:
-    """Return for each route with queued runs when the run that is claimed next was queued, as a Unix time in seconds."""
+    """Return, for each route with queued runs, when its oldest run was queued, as a Unix time."""
     space = yield from namespace.space()
     found: dict[str, float] = yield from reading(_oldest(space))
     return found
@@ -79,10 +79,10 @@ def oldest_queued(namespace: OpenNamespace) -> Plan[dict[str, float]]:
 
 def _oldest(space: Namespace) -> Steps:
     routes = yield from waiting_routes(space.everywhere())
-    replies = yield [read(keys.at, "ZRANGE", keys.ready(route), 0, 0, "WITHSCORES") for keys, route in routes]
+    queues = [(route, keys, key) for keys, route in routes for key in (keys.ready(route), keys.suspect(route))]
+    times: list[int | None] = yield from oldest_times([(keys, key) for _, keys, key in queues])
     found: dict[str, float] = {}
-    for (_, route), flat in zip(routes, require_all(replies), strict=True):
-        if flat:
-            queued = int(float(flat[1])) % PRIORITY_STEP / 1000
-            found[route] = min(found.get(route, queued), queued)
+    for (route, _, _), time in zip(queues, times, strict=True):
+        if time is not None:
+            found[route] = min(found.get(route, time / 1000), time / 1000)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import ChainMap
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 
 from coordinator.client.async_client import AsyncClient
@@ -55,6 +55,8 @@ class Watcher:
         # Runs that have not changed since the feed began. They are kept apart from the looks of the feed, because the feed compares
         # each of its looks with the previous one.
         self._other_looks: dict[str, RunLook] = {}
+        self._oldest: Mapping[str, float] = {}
+        self._oldest_at = float("-inf")
         self.board = Board()
         self.version = 0
 
@@ -149,9 +151,8 @@ class Watcher:
 
     async def _refresh(self) -> None:
         board = self.board
-        overview, owned, oldest = await asyncio.gather(
-            self._client._do(list_operations.count), self._client._do(owned_runs), self._client._do(oldest_queued)
-        )
+        overview, owned = await asyncio.gather(self._client._do(list_operations.count), self._client._do(owned_runs))
+        oldest = await self._read_oldest()
         board.late = await self._client._do(read_lateness, overview.groups)
         unknown = [id for ids in owned.values() for id in ids if id not in board.looks]
         found, now = await self._client._do(look_at, unknown)
@@ -160,6 +161,14 @@ class Watcher:
         self._other_looks.update({id: look for id, look in found.items() if look is not None})
         board.overview, board.owned, board.oldest, board.error = overview, owned, oldest, ""
         board.add((), now)
+        board.measure_queues()
+
+    async def _read_oldest(self) -> Mapping[str, float]:
+        """Return when the oldest run of each route was queued. It is read once a second, however often runs change."""
+        now = self._clock.monotonic()
+        if now - self._oldest_at >= REFRESH_SECONDS:
+            self._oldest, self._oldest_at = await self._client._do(oldest_queued), now
+        return self._oldest
 
     def _fail(self, error: Exception) -> None:
         """Show an error on the board. The watcher continues, because later viewers depend on it."""

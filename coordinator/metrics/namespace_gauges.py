@@ -9,11 +9,12 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from coordinator.client.reading.listing import waiting_routes
+from coordinator.client.reading.oldest import oldest_times
 from coordinator.client.reading.overview import read_overview
 from coordinator.metrics import catalog
 from coordinator.metrics.catalog import MOST_LIMITED, MOST_QUEUES, MOST_RATES, OTHER
 from coordinator.metrics.samples import Samples
-from coordinator.model.limits import FAR_FUTURE
+from coordinator.model.limits import FAR_FUTURE, PRIORITY_STEP
 from coordinator.model.names import parse_route
 from coordinator.model.policies.rates import RateLimit
 from coordinator.model.run_id import partition_for
@@ -22,7 +23,6 @@ from coordinator.store.replies import require_all
 from coordinator.store.script import Request, read
 from coordinator.views.namespace_view import GroupView, Overview, WorkerView
 
-PRIORITY_STEP = 1 << 43  # see Counters.score
 LATE_MS = 5000  # a schedule whose fire time passed this long ago is late
 ACTIVE_SECONDS = 60.0  # a coordinator that was seen within this time counts as active
 
@@ -109,47 +109,19 @@ def _add_queues(samples: Samples, space: Namespace, clock: int) -> Generator[lis
     """Add the depth of each queue and kind, and the age of its oldest run."""
     routes: list[tuple[Keys, str]] = yield from waiting_routes(space.everywhere())
     queues = [(keys, route, key) for keys, route in routes for key in (keys.ready(route), keys.suspect(route))]
-    asked = require_all(
-        (
-            yield [
-                request
-                for keys, _, key in queues
-                for request in (
-                    read(keys.at, "ZCARD", key),
-                    read(keys.at, "ZRANGE", key, 0, 0, "WITHSCORES"),
-                    read(keys.at, "ZRANGE", key, -1, -1, "WITHSCORES"),
-                )
-            ]
-        )
-    )
-    # Runs are ordered by priority first. The oldest run of the highest priority is the first entry. The oldest run of the lowest
-    # priority, which waits longest, is found by its score.
-    lowest = [_priority_start(last) for last in asked[2::3]]
-    first_of_lowest = require_all(
-        (
-            yield [
-                read(keys.at, "ZRANGE", key, start, "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
-                for (keys, _, key), start in zip(queues, lowest, strict=True)
-            ]
-        )
-    )
+    sizes = require_all((yield [read(keys.at, "ZCARD", key) for keys, _, key in queues]))
+    times: list[int | None] = yield from oldest_times([(keys, key) for keys, _, key in queues])
     depths: dict[tuple[str, str], float] = {}
     ages: dict[tuple[str, str], float] = {}
-    for index, (_, route, _) in enumerate(queues):
+    for (_, route, _), size, time in zip(queues, sizes, times, strict=True):
         name = parse_route(route)[:2]
-        depths[name] = depths.get(name, 0.0) + int(asked[3 * index])
-        for entry in (asked[3 * index + 1], first_of_lowest[index]):
-            ages[name] = max(ages.get(name, 0.0), _age(entry, clock))
+        depths[name] = depths.get(name, 0.0) + int(size)
+        ages[name] = max(ages.get(name, 0.0), 0.0 if time is None else (clock - time) / 1000)
     shown = sorted(depths, key=lambda one: (-depths[one], one))[:MOST_QUEUES]
     for name, depth in depths.items():
         labels = name if name in shown else (OTHER, OTHER)
         samples.add(catalog.DEPTH, depth, *labels)
         samples.highest(catalog.OLDEST, ages[name], *labels)
-
-
-def _priority_start(last: Sequence[Any]) -> int:
-    """Return the lowest score that a run with the priority of the queue's last entry can have; 0 for an empty queue."""
-    return int(float(last[1])) // PRIORITY_STEP * PRIORITY_STEP if last else 0
 
 
 def _age(entry: Sequence[Any], clock: int) -> float:

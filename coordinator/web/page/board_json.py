@@ -59,6 +59,7 @@ def _queue(row: QueueRow) -> dict[str, Any]:
         "queue": row.queue, "kind": row.kind, "queued": row.queued, "running": row.running,
         "age": None if row.age is None else round(row.age, 1), "rate": round(row.rate, 2), "workers": row.workers,
         "paused": row.paused, "history": list(row.history),
+        "depths": list(row.depths), "ages": list(row.ages),
     }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator.client.async_client import AsyncClient
@@ -13,14 +13,17 @@ from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
 from coordinator.client.reading.scan import Walk
 from coordinator.errors import BadOption, CoordinatorError
-from coordinator.model.names import name as check_name
 from coordinator.model.run import ENDED, Status
 from coordinator.model.run_id import ids_from, is_run_id
 from coordinator.store.plans.merge import Plan
+from coordinator.web.page.run_filter import RunFilter, read_filter
+from coordinator.web.page.run_pages import keep_matching
 
 MOST_RUNS = 100_000  # the most runs that one request changes
 BATCH = 500
 LATEST = 10**11  # the latest valid Unix time, in seconds: in the year 5138; a later time is a mistake
+MOST_EXAMINED = 200_000  # runs whose fields are read for a filter by group, key or meta
+TEXTS = ("status", "kind", "queue", "group", "key", "meta")  # what a filter may have, besides a time
 MOST_SHOWN = 20  # runs that a dry run names
 
 Change = Callable[[OpenNamespace, str], Plan[Any]]
@@ -61,14 +64,14 @@ class ChangeRequest:
     Attributes:
         action: A name of CHANGES, or TREE.
         ids: The runs to change; empty for all that match the filter.
-        walk: The filter; None if ids are given.
+        wanted: The filter; None if ids are given.
         dry_run: True if the runs are only counted, and not changed.
         expected: The number of runs that a dry run has counted. If more runs match now, the request is refused and changes no run.
     """
 
     action: str
     ids: tuple[str, ...]
-    walk: Walk | None
+    wanted: RunFilter | None
     dry_run: bool
     expected: int | None
 
@@ -92,8 +95,8 @@ class ChangeRequest:
         dry_run = body.get("dry_run") is True
         if wanted and not dry_run and not _is_count(expected):
             raise BadOption("a filter needs a dry run first: give the number of runs that it counted as `expected`")
-        walk = _walk(body["action"], wanted) if wanted else None
-        return cls(body["action"], tuple(ids), walk, dry_run, expected if _is_count(expected) else None)
+        found = _read_filter(body["action"], wanted) if wanted else None
+        return cls(body["action"], tuple(ids), found, dry_run, expected if _is_count(expected) else None)
 
 
 def _is_count(value: Any) -> bool:
@@ -104,24 +107,40 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) or _is_count(value)
 
 
-def _walk(action: str, wanted: Any) -> Walk:
+def _read_filter(action: str, wanted: Any) -> RunFilter:
     if not isinstance(wanted, dict) or not isinstance(wanted.get("status"), str):
         raise BadOption("a filter needs a status")
     allowed = CHANGES[action][1]
     if wanted["status"] not in allowed:
         raise BadOption(f"can't {action} runs that are {wanted['status']}")
-    unknown = wanted.keys() - {"status", "kind", "queue", "since"}
+    unknown = wanted.keys() - {*TEXTS, "since"}
     if unknown:
         raise BadOption(f"a change can't be filtered by {', '.join(sorted(map(str, unknown)))}")
-    kind, queue, since = wanted.get("kind") or None, wanted.get("queue") or None, wanted.get("since") or 0
+    texts, since = {name: wanted.get(name) or "" for name in TEXTS}, wanted.get("since") or 0
+    wrong = [name for name, value in texts.items() if not isinstance(value, str)]
+    if wrong:
+        raise BadOption(f"{wrong[0]} must be a text")
     if not _is_number(since) or not 0 <= since <= LATEST:
         raise BadOption("since must be a Unix time")
-    return Walk(
-        Status(wanted["status"]),
-        kind and check_name(str(kind), "kind"),
-        queue and check_name(str(queue), "queue"),
-        ids_from(float(since)) if since else "",
+    return replace(read_filter(texts), since=float(since))
+
+
+def _find_ids(namespace: OpenNamespace, wanted: RunFilter) -> Plan[list[str]]:
+    """Return the ids of all runs that match a filter.
+
+    Raises:
+        BadOption: Too many runs would have to be examined.
+    """
+    assert wanted.status is not None
+    walk = Walk(
+        wanted.status, wanted.kind or None, wanted.queue or None, ids_from(wanted.since) if wanted.since else ""
     )
+    ids: list[str] = yield from list_operations.list_ids(namespace, walk)
+    if not (wanted.group or wanted.key or wanted.meta):
+        return ids
+    if len(ids) > MOST_EXAMINED:
+        raise BadOption(f"{len(ids):,} runs would have to be examined: filter by kind, queue or time as well")
+    return (yield from keep_matching(namespace, ids, wanted))
 
 
 async def carry_out(client: AsyncClient, request: ChangeRequest) -> dict[str, Any]:
@@ -137,8 +156,8 @@ async def carry_out(client: AsyncClient, request: ChangeRequest) -> dict[str, An
     if request.action == TREE:
         return await _cancel_tree(client, request.ids[0], dry_run=request.dry_run)
     ids: Sequence[str] = request.ids
-    if request.walk is not None:
-        ids = await client._do(list_operations.list_ids, request.walk)
+    if request.wanted is not None:
+        ids = await client._do(_find_ids, request.wanted)
     if len(ids) > MOST_RUNS:
         raise BadOption(f"{len(ids):,} runs match: use the command line for more than {MOST_RUNS:,}")
     if request.dry_run:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -14,17 +13,15 @@ from coordinator.client.operations.open_namespace import OpenNamespace, reading
 from coordinator.clock import SystemClock
 from coordinator.doctor.examiner import examine
 from coordinator.doctor.report import DoctorReport
-from coordinator.errors import BadOption, CoordinatorError, NotFound, Unconfirmed, Unreachable
+from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable
 from coordinator.feed.looks import look_at
-from coordinator.model.names import name as check_name
-from coordinator.model.policies.groups import check_group
 from coordinator.model.run import RunView, Status
 from coordinator.model.story import describe_end, describe_saved, duration, lost_work
 from coordinator.store.plans.merge import Plan
 from coordinator.views.formatting import format_value
 from coordinator.views.status_reason import describe_wait
 from coordinator.web.page.run_details import read_checkpoint, read_children, read_messages
-from coordinator.web.page.run_filter import RunFilter
+from coordinator.web.page.run_filter import read_filter
 from coordinator.web.page.run_pages import list_page
 from coordinator.web.page.shorten import shorten
 
@@ -177,42 +174,3 @@ def run_row(view: RunView) -> dict[str, Any]:
     row = {name: shorten(getattr(view, name), 200) for name in names}
     note = view.note.text if view.note and view.status is Status.RUNNING else ""
     return row | {"why": (note or view.why)[:300], "meta": shorten(view.meta, 100)}
-
-
-def read_filter(query: Mapping[str, str]) -> RunFilter:
-    """Return the filter of a list from the query of a request.
-
-    Raises:
-        NotFound: There is no such status.
-        BadOption: A filter is not valid.
-    """
-    try:
-        status = Status(query["status"]) if query.get("status") else None
-    except ValueError:
-        raise NotFound(f"there is no status {query.get('status')!r}") from None
-    meta = {}
-    for part in filter(None, (piece.strip() for piece in query.get("meta", "").split(","))):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise BadOption("write meta as name=value, with commas between several")
-        meta[name.strip()] = value.strip()
-    since, until = (_moment(query.get(name, "")) for name in ("since", "until"))
-    kind, queue, group = (query.get(name, "") for name in ("kind", "queue", "group"))
-    for value, what in ((kind, "kind"), (queue, "queue")):
-        if value:
-            check_name(value, what)
-    return RunFilter(status, kind, queue, query.get("key", ""), meta, since, until, group and check_group(group))
-
-
-def _moment(value: str) -> float:
-    if not value:
-        return 0.0
-    try:
-        return float(value)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(value)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except ValueError:
-        raise BadOption(f"{value!r} is not a time: use a Unix time or ISO 8601") from None

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from coordinator.encoding.spec import SPEC_FIELDS, join_spec, read_spec
-from coordinator.errors import Unreadable
+from coordinator.errors import BadOption, NotFound, Unreadable
+from coordinator.model.names import name as check_name
 from coordinator.model.names import parse_route
+from coordinator.model.policies.groups import check_group
 from coordinator.model.run import Counters, RunView, Status
 from coordinator.store.replies import text
 
@@ -106,3 +109,42 @@ class RunFilter:
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def read_filter(query: Mapping[str, str]) -> RunFilter:
+    """Return the filter of a list from the query of a request.
+
+    Raises:
+        NotFound: There is no such status.
+        BadOption: A filter is not valid.
+    """
+    try:
+        status = Status(query["status"]) if query.get("status") else None
+    except ValueError:
+        raise NotFound(f"there is no status {query.get('status')!r}") from None
+    meta = {}
+    for part in filter(None, (piece.strip() for piece in query.get("meta", "").split(","))):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise BadOption("write meta as name=value, with commas between several")
+        meta[name.strip()] = value.strip()
+    since, until = (_moment(query.get(name, "")) for name in ("since", "until"))
+    kind, queue, group = (query.get(name, "") for name in ("kind", "queue", "group"))
+    for value, what in ((kind, "kind"), (queue, "queue")):
+        if value:
+            check_name(value, what)
+    return RunFilter(status, kind, queue, query.get("key", ""), meta, since, until, group and check_group(group))
+
+
+def _moment(value: str) -> float:
+    if not value:
+        return 0.0
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except ValueError:
+        raise BadOption(f"{value!r} is not a time: use a Unix time or ISO 8601") from None

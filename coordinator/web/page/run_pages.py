@@ -21,7 +21,7 @@ from coordinator.client.operations.open_namespace import OpenNamespace, reading
 from coordinator.client.reading.listing import waiting_groups, waiting_routes
 from coordinator.errors import BadCall, BadOption, CoordinatorError, NotFound, Unreadable
 from coordinator.model.run import ENDED, RunView, Status
-from coordinator.model.run_id import partition_for
+from coordinator.model.run_id import partition_for, partition_of
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.merge import Plan, merge_plans
@@ -68,6 +68,27 @@ def list_page(namespace: OpenNamespace, wanted: RunFilter, cursor: str) -> Plan[
     space = yield from namespace.space()
     page: RunPage = yield from reading(_page(space, wanted, offsets))
     return page
+
+
+def keep_matching(namespace: OpenNamespace, ids: Sequence[str], wanted: RunFilter) -> Plan[list[str]]:
+    """Return the ids of the runs that match a filter, in the same order. Runs that are gone or damaged do not match."""
+    space = yield from namespace.space()
+    found: list[str] = yield from reading(_keep_matching(space, ids, wanted))
+    return found
+
+
+def _keep_matching(space: Namespace, ids: Sequence[str], wanted: RunFilter) -> Steps:
+    found: list[str] = []
+    for start in range(0, len(ids), MOST_SCANNED):
+        part = [(id, space.keys(partition_of(id, space.partitions))) for id in ids[start : start + MOST_SCANNED]]
+        replies = yield [read(keys.at, "HMGET", keys.run(id), *wanted.fields) for id, keys in part]
+        fields = require_all([None if isinstance(reply, BadCall) else reply for reply in replies])
+        found += [
+            id
+            for (id, _), values in zip(part, fields, strict=True)
+            if values is not None and wanted.takes_fields(values)
+        ]
+    return found
 
 
 def read_cursor(cursor: str) -> dict[str, int]:

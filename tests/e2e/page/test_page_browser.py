@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
+from importlib.resources import files
 from threading import Thread
 from typing import Any
 
@@ -23,7 +21,7 @@ from coordinator.store.plans import clients as client_plans
 from coordinator.store.transport.wire import Wire, drive
 from tests.conftest import StartServer
 from tests.e2e.conftest import MakeStage
-from tests.e2e.page.support import SCRIPT, OpenPage, board, go, show, start_web, wait_for_chips
+from tests.e2e.page.support import SCRIPT, OpenPage, Page, board, go, show, start_web, wait_for_chips
 from tests.e2e.processes import Stage
 from tests.servers import Server
 from tests.waiting import wait_until
@@ -300,18 +298,20 @@ def test_stored_scripts_are_shown_as_text_on_every_page(stage: Stage, client: Cl
 
 
 @pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the source of axe-core, from the registry of npm."""
-    folder = tmp_path_factory.mktemp("axe")
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed")
-    done = subprocess.run([npm, "pack", "axe-core@4"], cwd=folder, capture_output=True, timeout=60)
-    packed = list(Path(folder).glob("*.tgz"))
-    if done.returncode or not packed:
-        pytest.skip("axe-core can't be had from the registry of npm")
-    shutil.unpack_archive(packed[0], folder)
-    return (folder / "package" / "axe.min.js").read_text()
+def axe() -> str:
+    """Return the source of axe-core, which a package of the tests brings along."""
+    return (files("axe_playwright_python") / "axe.min.js").read_text()
+
+
+def serious(page: Page, axe: str) -> list[Any]:
+    """Return the serious findings of axe-core about the page as it is shown now."""
+    page.evaluate(axe)
+    found = json.loads(page.evaluate("async () => JSON.stringify((await axe.run()).violations)"))
+    return [
+        (one["id"], [node["target"] for node in one["nodes"]][:3])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
@@ -323,7 +323,8 @@ def test_axe_finds_nothing_serious(
     stage.fleet(1)
     run = client.enqueue("hostile", {"text": "x"})
     run.wait(60)
-    client.enqueue("nobody")
+    queued = client.enqueue("nobody", group="acme")
+    client.set_rate("search", "10/s")
     client.schedule("nightly", "0 3 * * *", "returns")
     page = open_page("--allow-changes")
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
@@ -331,14 +332,37 @@ def test_axe_finds_nothing_serious(
     for path in ("#/", "#/runs", "#/runs?status=dead", f"#/runs/{run.id}", "#/runs/nothing", "#/schedules", "#/fleets"):
         show(page, path)
         page.wait_for_load_state("load")
-        page.evaluate(axe)
-        found = page.evaluate("async () => JSON.stringify((await axe.run()).violations)")
-        serious = [
-            (one["id"], [node["target"] for node in one["nodes"]][:3])
-            for one in json.loads(found)
-            if one["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], (path, theme, width)
+        page.locator("h1").first.wait_for(state="attached")
+        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+        assert serious(page, axe) == [], (path, theme, width)
+    show(page, "#/schedules")
+    page.get_by_label("Fire times of nightly").click()
+    page.locator("tr.detail").wait_for()
+    assert serious(page, axe) == [], ("fire times", theme, width)
+    show(page, "#/runs?status=queued")
+    page.get_by_label(f"Select run {queued.id}").click()
+    assert serious(page, axe) == [], ("selection", theme, width)
+    page.get_by_role("button", name="Cancel all matching…").click()
+    page.locator("#confirm").wait_for()
+    assert serious(page, axe) == [], ("dialog of a change", theme, width)
+    show(page, f"#/runs/{queued.id}")
+    page.get_by_role("button", name="Send a signal…").click()
+    assert serious(page, axe) == [], ("dialog of a signal", theme, width)
+
+
+def test_axe_finds_a_fault(open_page: OpenPage, axe: str) -> None:
+    page = open_page()
+    show(page, "#/")
+    page.evaluate("document.querySelector('main').append(document.createElement('button'))")
+    assert [name for name, _ in serious(page, axe)] == ["button-name"]
+
+
+def test_address_that_is_not_well_formed_shows_a_page(open_page: OpenPage) -> None:
+    page = open_page()
+    go(page, "#/runs/%")
+    page.get_by_text("there is no run").or_(page.get_by_text("not a run id")).or_(
+        page.locator(".empty")
+    ).first.wait_for()
 
 
 def test_page_fits_a_phone_and_is_used_with_the_keyboard(client: Client, open_page: OpenPage) -> None:

@@ -40,6 +40,20 @@ class Mutant:
 MUTANTS = [
     # -- the page and the live feed
     Mutant(
+        "a change by filter ignores the group, the key and the meta",
+        "coordinator/web/page/changes.py",
+        "    return (yield from keep_matching(namespace, ids, wanted))\n",
+        "    return ids\n",
+        "tests/integration/web/test_page.py::test_change_of_matching_runs_is_filtered_like_the_list",
+    ),
+    Mutant(
+        "a change by filter examines any number of runs",
+        "coordinator/web/page/changes.py",
+        "    if len(ids) > MOST_EXAMINED:\n",
+        "    if False:\n",
+        "tests/integration/web/test_page.py::test_filter_that_would_examine_too_many_runs_is_refused",
+    ),
+    Mutant(
         "an error that nobody expected ends the board of all viewers",
         "coordinator/feed/watcher.py",
         "                self._show()\n            except Exception as error:",
@@ -2884,9 +2898,9 @@ MUTANTS = [
     ),
     Mutant(
         "the age of a queue ignores its runs of low priority",
-        "coordinator/metrics/namespace_gauges.py",
-        "        for entry in (asked[3 * index + 1], first_of_lowest[index]):\n",
-        "        for entry in (asked[3 * index + 1],):\n",
+        "coordinator/client/reading/oldest.py",
+        "            found[index] = min(time, score % PRIORITY_STEP)\n",
+        "            pass\n",
         "tests/integration/metrics/test_metrics.py::test_oldest_run_of_a_low_priority_is_found",
     ),
     Mutant(

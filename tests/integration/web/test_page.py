@@ -7,6 +7,7 @@ import base64
 import json
 import math
 import re
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,13 +18,16 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from coordinator import AsyncClient, Status
-from coordinator.config import Settings
+from coordinator.config import Settings, address
+from coordinator.feed.looks import oldest_queued
 from coordinator.feed.watcher import Watcher
 from coordinator.model.run_id import partition_for
 from coordinator.services.daemon import Coordinator
+from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.transport.wire import AsyncWire, drive_async
 from coordinator.web import Role, app
 from coordinator.web.gate import Gate, role_of_caller
-from coordinator.web.page import live, queries
+from coordinator.web.page import changes, live, queries
 from coordinator.web.page.app import read_assets
 from coordinator.web.page.board_json import board_data
 from coordinator.web.page.queries import PageQueries, effect_state
@@ -434,13 +438,66 @@ async def test_many_runs_are_counted_before_they_are_changed(client: AsyncClient
     assert (await keep.view()).status is Status.QUEUED
 
 
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize(
+    ("wanted", "matching"),
+    [
+        ({"meta": "tenant=acme"}, {0, 2}),
+        ({"meta": "tenant=acme, tier=2"}, {2}),
+        ({"key": "first"}, {0}),
+        ({"group": "north"}, {0, 1}),
+        ({"group": "north", "meta": "tenant=acme", "kind": "greet"}, {0}),
+        ({"meta": "tenant=nobody"}, set()),
+    ],
+)
+async def test_change_of_matching_runs_is_filtered_like_the_list(
+    real_url: str, namespace: str, partitions: int, wanted: dict[str, str], matching: set[int]
+) -> None:
+    wire = AsyncWire(address(real_url), 10)
+    await drive_async(
+        wire, namespace_plans.create(namespace, birth=uuid.uuid4().hex, partitions=partitions, durability="local")
+    )
+    await wire.close()
+    async with AsyncClient(real_url, namespace) as client, browser(client) as web:
+        await client.set_limit("greet", at_once=1)  # the second run of a group waits for its place
+        runs = [
+            await client.enqueue("greet", key="first", group="north", meta={"tenant": "acme"}),
+            await client.enqueue("greet", key="second", group="north", meta={"tenant": "globex"}),
+            await client.enqueue("greet", group="south", meta={"tenant": "acme", "tier": 2}),
+            await client.enqueue("greet", group="east"),
+        ]
+        filter = {"status": "queued", **wanted}
+        listed = (await web.get("/data/runs", params=filter)).json()["runs"]
+        assert {one["id"] for one in listed} == {runs[number].id for number in matching}
+        dry = (await change(web, {"action": "cancel", "filter": filter, "dry_run": True})).json()
+        assert (dry["matched"], set(dry["sample"])) == (len(matching), {runs[number].id for number in matching})
+        await change(web, {"action": "cancel", "filter": filter, "expected": dry["matched"]})
+        cancelled = {number for number, run in enumerate(runs) if (await run.view()).status is Status.CANCELLED}
+        assert cancelled == matching
+
+
+async def test_filter_that_would_examine_too_many_runs_is_refused(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.enqueue_many([("greet", {})] * 3)
+    monkeypatch.setattr(changes, "MOST_EXAMINED", 2)
+    async with browser(client) as web:
+        wanted = {"status": "queued", "meta": "tenant=acme"}
+        refused = await change(web, {"action": "cancel", "filter": wanted, "dry_run": True})
+        assert refused.status_code == 400
+        assert "3 runs would have to be examined" in refused.json()["detail"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
         [], {}, {"action": "drop", "ids": []}, {"action": "cancel"}, {"action": "cancel", "ids": ["x"]},
         {"action": "cancel", "ids": "x"}, {"action": "cancel", "filter": {"kind": "a"}, "dry_run": True},
         {"action": "cancel", "filter": {"status": "completed"}, "dry_run": True},
-        {"action": "cancel", "filter": {"status": "queued", "meta": "a=b"}, "dry_run": True},
+        {"action": "cancel", "filter": {"status": "queued", "meta": "a"}, "dry_run": True},
+        {"action": "cancel", "filter": {"status": "queued", "meta": {"a": "b"}}, "dry_run": True},
+        {"action": "cancel", "filter": {"status": "queued", "group": 7}, "dry_run": True},
+        {"action": "cancel", "filter": {"status": "queued", "owner": "w1"}, "dry_run": True},
         {"action": "cancel", "filter": {"status": "queued", "kind": "a b"}, "dry_run": True},
     ],
 )  # fmt: skip
@@ -678,3 +735,20 @@ async def test_fire_times_of_a_schedule_have_their_runs(client: AsyncClient, rea
 
 async def _fired(client: AsyncClient, least: int) -> bool:
     return (await client.schedules())[0].fired >= least
+
+
+async def test_age_of_a_queue_is_that_of_its_oldest_run_of_any_priority(client: AsyncClient, real_url: str) -> None:
+    space = await client._do(lambda namespace: namespace.space())
+    keys, step = space.keys(0), 2**43
+    async with redis.asyncio.Redis.from_url(real_url) as admin:
+        now = (await admin.time())[0] * 1000
+        for route in ("default:greet@0", "default:lost@0", "default:empty@0"):
+            await admin.sadd(keys.routes(), route)
+        scores = {"a": now - 9 * step, "b": now - 10_000, "c": now - 500_000 + 7 * step, "d": now + 7 * step}
+        await admin.zadd(keys.ready("default:greet@0"), scores)
+        await admin.zadd(keys.suspect("default:lost@0"), {"e": now - 70_000})
+    found = await client._do(oldest_queued)
+    assert found == {
+        "default:greet@0": pytest.approx(now / 1000 - 500),
+        "default:lost@0": pytest.approx(now / 1000 - 70),
+    }

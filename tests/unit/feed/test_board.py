@@ -7,6 +7,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from coordinator.feed.board import Board, Rates
+from coordinator.feed.depths import POINTS, Depths
 from coordinator.feed.display import board_frame, sparkline
 from coordinator.feed.events import RunEvent, RunLook
 from coordinator.model.run import Status
@@ -37,6 +38,26 @@ def frame(board: Board, width: int = 80, height: int = 24) -> list[str]:
 def test_queue_row_has_depth_age_and_workers() -> None:
     (row,) = make_board().queues()
     assert (row.queued, row.running, row.age, row.workers, row.paused) == (3, 1, 10.0, 1, False)
+
+
+def test_queue_row_has_the_highest_depth_and_age_of_each_step() -> None:
+    board = make_board()
+    route = "default:greet@0"
+    assert board.overview is not None
+    for now, queued in ((999.0, 5), (1000.0, 2), (1003.0, 7), (1010.0, 0)):
+        board.now, board.overview = now, replace(board.overview, queues={route: queued})
+        board.measure_queues()
+    (row,) = board.queues()
+    assert (row.depths, row.ages) == ((5, 7, 0, 0), (10, 13, 0, 0))
+
+
+def test_plots_have_at_most_two_minutes() -> None:
+    depths = Depths()
+    for second in range(0, 600, 3):
+        depths.add(float(second), {("default", "greet"): second}, {})
+    row, ages = depths.history(600.0, ("default", "greet"))
+    assert (len(row), row[0], row[-2], row[-1], set(ages)) == (POINTS, 483, 597, 0, {0})
+    assert depths.history(600.0, ("default", "other"))[0] == [0] * POINTS
 
 
 def test_process_row_has_its_runs_and_those_that_the_feed_does_not_know() -> None:

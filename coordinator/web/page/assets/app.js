@@ -13,16 +13,19 @@ const main = document.getElementById("main"), nav = document.getElementById("nav
 let page = null;
 
 function show() {
-  const [path, query] = (location.hash.slice(1) || "/").split("?"), [, name = "", id] = path.split("/");
+  const [path, query] = (location.hash.slice(1) || "/").split("?"), [, name = "", part] = path.split("/"), id = part && decoded(part);
   const known = PAGES[name] ? name : "";
   page?.destroy();
   main.replaceChildren();
   nav.replaceChildren(...Object.entries(PAGES).map(([key, [title]]) => h("a", { href: `#/${key}`, "aria-current": key === known ? "page" : null }, title)));
   const params = new URLSearchParams(query || "");
-  page = known === "runs" && id ? run(main, params, decodeURIComponent(id)) : PAGES[known][1](main, params);
-  document.title = `${id ? decodeURIComponent(id) : PAGES[known][0]} · ${session.namespace || "runs"}`;
+  page = known === "runs" && id ? run(main, params, id) : PAGES[known][1](main, params);
+  document.title = `${id || PAGES[known][0]} · ${session.namespace || "runs"}`;
   window.scrollTo(0, 0);
 }
+
+// An address that a person typed may have a percent sign that is not followed by two digits.
+function decoded(text) { try { return decodeURIComponent(text); } catch { return text; } }
 
 function theme(next, chosen) {
   document.documentElement.dataset.theme = next;

@@ -20,7 +20,7 @@ export function overview(root) {
   stats.append(h("div", { class: "rate" }, h("p", null, total, "runs ended per second"), chart));
   const attention = h("ul", { class: "attention", "aria-label": "Needs attention", hidden: true });
   const rows = h("tbody"), noKinds = empty("There are no runs yet. Enqueue one: coordinator enqueue KIND name=text");
-  const kinds = panel("Kinds", null, h("div", { class: "scroll", tabindex: "0" }, h("table", null, h("thead", null, h("tr", null, ...["Kind", "Queue"].map((name) => h("th", null, name)), ...["Queued", "Oldest", "Running", "Ended/s"].map((name) => h("th", { class: "num" }, name)), h("th", null, "Last 2 minutes"), h("th", { class: "num" }, "Workers"))), rows)), noKinds);
+  const kinds = panel("Kinds", "Plots: the last 2 minutes", h("div", { class: "scroll", tabindex: "0" }, h("table", null, h("thead", null, h("tr", null, ...["Kind", "Queue"].map((name) => h("th", null, name)), ...["Queued", "Oldest", "Running", "Ended/s", "Workers"].map((name) => h("th", { class: "num" }, name)))), rows)), noKinds);
   const lines = h("tbody"), longer = h("span", { class: "aside" });
   const groups = h("section", { class: "panel", "aria-label": "Groups with waiting runs", hidden: true }, h("header", null, h("h2", null, "Groups with waiting runs"), longer), h("div", { class: "scroll", tabindex: "0" }, h("table", null, h("thead", null, h("tr", null, ...["Group", "Kind"].map((name) => h("th", null, name)), ...["Places taken", "Waiting", "Longest wait"].map((name) => h("th", { class: "num" }, name)))), lines)));
   const names = h("tbody"), further = h("span", { class: "aside" });
@@ -108,29 +108,36 @@ function updateLimit(row, l) {
   say(wait, l.wait ? duration(l.wait) : "");
 }
 
+// A number with the plot of its last two minutes.
+function trend() {
+  const number = h("span"), spark = plot("spark");
+  return { number, spark, cell: h("td", { class: "num" }, h("div", { class: "trend" }, spark, number)) };
+}
+
 function queueRow(q) {
-  const cells = { queued: h("td", { class: "num" }), age: h("td", { class: "num soft" }), running: h("td", { class: "num" }), rate: h("td", { class: "num" }), workers: h("td", { class: "num" }) };
-  const spark = plot("spark");
-  const row = h("tr", { class: "row" }, h("td", null, h("a", { class: "kind", href: link({ kind: q.kind, queue: q.queue }) }, q.kind)), h("td", { class: "soft" }, q.queue), cells.queued, cells.age, cells.running, cells.rate, h("td", null, spark), cells.workers);
+  const cells = { queued: trend(), age: trend(), running: h("td", { class: "num" }), rate: trend(), workers: h("td", { class: "num" }) };
+  const row = h("tr", { class: "row" }, h("td", null, h("a", { class: "kind", href: link({ kind: q.kind, queue: q.queue }) }, q.kind)), h("td", { class: "soft" }, q.queue), cells.queued.cell, cells.age.cell, cells.running, cells.rate.cell, cells.workers);
   row.cells_ = cells;
-  row.spark = spark;
   return row;
 }
 
 function updateQueue(row, q) {
   const cells = row.cells_;
-  say(cells.queued, count(q.queued));
-  cells.queued.classList.toggle("faint", !q.queued);
-  say(cells.age, q.age === null ? "" : duration(q.age));
+  say(cells.queued.number, count(q.queued));
+  cells.queued.cell.classList.toggle("faint", !q.queued);
+  say(cells.age.number, q.age === null ? "–" : duration(q.age));
+  cells.age.cell.classList.toggle("faint", q.age === null);
   say(cells.running, count(q.running));
   cells.running.classList.toggle("faint", !q.running);
-  say(cells.rate, rate(q.rate));
+  say(cells.rate.number, rate(q.rate));
   const tag = q.paused ? "paused" : q.workers ? "" : "no worker";
   if (row.tag_ !== `${tag}${q.workers}`) {
     row.tag_ = `${tag}${q.workers}`;
     cells.workers.replaceChildren(tag ? h("span", { class: q.paused ? "tag warn" : "tag bad" }, tag) : String(q.workers));
   }
-  row.spark.draw(grouped(q.history, 3), 40);
+  cells.queued.spark.draw(q.depths, 40);
+  cells.age.spark.draw(q.ages, 40);
+  cells.rate.spark.draw(grouped(q.history, 3), 40);
 }
 
 function eventRow(e) {

@@ -63,7 +63,7 @@ function header(data, load) {
     if (!ended) add("Send a signal…", () => sendSignal(view.id, view.waiting?.topics || []));
     if (!ended && (view.spent || view.budget || view.waiting?.topics?.includes(GRANT))) add("Grant…", () => grant(view.id));
     if (!ended) add("Cancel…", () => changeRuns("cancel", [view.id]), true);
-    if (data.children.length) add("Cancel the tree…", () => cancelTree(view.id), true);
+    if (data.children.some((child) => !ended || !ENDED.includes(child.status) || child.children)) add("Cancel the tree…", () => cancelTree(view.id), true);
     if (["failed", "dead", "cancelled"].includes(view.status)) { add("Revive…", () => changeRuns("revive", [view.id])); add("Revive from the start…", () => changeRuns("revive_from_start", [view.id])); if (view.effects.length) add("Revive and forget effects…", () => changeRuns("revive_without_effects", [view.id]), true); }
     if (ended) add("Discard…", async () => { const done = await changeRuns("discard", [view.id]); if (done) location.hash = "#/runs"; return false; }, true);
   }
@@ -82,7 +82,8 @@ function facts(view, checkpoint) {
   add("Created", time(view.created)); add("Started", time(view.started)); add("Due", time(view.due)); add("Ended", time(view.ended));
   if (view.started && view.status === "running") add("Running for", duration(at - unix(view.started)));
   if (view.started && view.ended) add("Time used", duration((view.used || 0) + (view.status === "completed" ? unix(view.ended) - unix(view.started) : 0)));
-  add("Worker", view.owner || view.ended_by); add("Code", view.code);
+  const latest = view.story.at(-1); // of a run that has not completed, the story names its last worker
+  add("Worker", view.owner || view.ended_by || latest?.worker); add("Code", view.code || (view.owner || view.ended_by ? "" : latest?.code));
   add("Checkpoint", view.checkpointed && `${[view.iteration && `turn ${view.iteration}`, view.messages && plural(view.messages, "message")].filter(Boolean).join(", ") || "state"}, ${ago(unix(view.checkpointed), at)}`);
   add("Note", view.note && note(view.note)); add("Key", view.key);
   add("Group", view.group && h("a", { href: `#/runs?${new URLSearchParams({ status: view.status, kind: view.kind, group: view.group })}` }, view.group));
@@ -92,7 +93,7 @@ function facts(view, checkpoint) {
   add("Granted", checkpoint.granted && limits(checkpoint.granted));
   add("Parent", view.parent && h("a", { class: "mono", href: `#/runs/${encodeURIComponent(view.parent)}` }, view.parent));
   add("Signals not received", Object.entries(view.signals || {}).map(([topic, number]) => `${count(number)} ${topic}`).join(", "));
-  for (const [name, value] of Object.entries(view.meta || {})) add(`meta ${name}`, json(value));
+  for (const [name, value] of Object.entries(view.meta || {})) add(`Meta ${name}`, json(value));
   return panel("Facts", null, list);
 }
 
@@ -153,7 +154,8 @@ function timeline(view) {
   if (view.started && view.attempt > last) {
     const from = unix(view.started), to = unix(view.ended) || (view.status === "running" ? now() : unix(view.waiting?.since) || now());
     bar(from, to, view.status === "completed" ? "completed" : "running", `attempt ${view.attempt}`);
-    const skipped = view.attempt - last - 1;
+    const skipped = view.attempt - last - 1, before = unix(view.story.at(-1)?.ended) || created;
+    if (skipped > 0) bar(before, from, "wait", `${plural(skipped, "attempt")} that ended with a wait, and the waits`);
     items.push(entry(from, "running", `attempt ${view.attempt}`, [view.owner || view.ended_by ? `on ${view.owner || view.ended_by}` : "", view.code && `code ${view.code}`, view.cause && cause(view.woken ? `wake ${view.woken}` : view.cause), skipped > 0 && `${plural(skipped, "attempt")} before ended with a wait`]));
   }
   if (view.waiting) { bar(unix(view.waiting.since), now(), "wait", "waits"); items.push(entry(unix(view.waiting.since), "waiting", view.wait_said || "waits", [view.waiting.until && `until ${moment(unix(view.waiting.until))}`])); }

@@ -47,10 +47,9 @@ export function runs(root, params) {
     if (!mayChange() || !state.status) return;
     for (const [action, statuses] of Object.entries(ACTIONS)) {
       if (!statuses.includes(state.status)) continue;
-      const narrow = state.key || state.meta || state.group;
-      bulk.append(h("button", { type: "button", disabled: Boolean(narrow), title: narrow ? "A change of all matching runs can be filtered by kind, queue and time" : null, onclick: async () => {
-        const filter = { status: state.status, kind: state.kind, queue: state.queue };
-        if (state.age) filter.since = now() - Number(state.age);
+      bulk.append(h("button", { type: "button", onclick: async () => {
+        const { age, ...filter } = state;
+        if (age) filter.since = now() - Number(age);
         if (await changeMatching(action, filter)) load(true);
       } }, `${action[0].toUpperCase()}${action.slice(1)} all matching…`));
     }
