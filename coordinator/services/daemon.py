@@ -26,6 +26,7 @@ from coordinator.services.due import DueRuns
 from coordinator.services.health import Health, serve_health
 from coordinator.services.metrics_endpoint import serve_metrics
 from coordinator.services.namespace_check import NamespaceCheck
+from coordinator.services.otel_gauges import report_gauges
 from coordinator.services.recovery import Recovery
 from coordinator.services.retention import KEEP, Retention
 from coordinator.services.scheduler import Scheduler
@@ -234,6 +235,7 @@ async def serve(
     async with (
         serve_health(health, coordinator.health),
         serve_metrics(metrics, coordinator.metrics, clock),
+        report_gauges(coordinator.metrics, clock),
     ):
         await _until_signalled(coordinator)
 

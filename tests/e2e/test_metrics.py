@@ -8,10 +8,12 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator import Client, Handle, Status
 from coordinator.metrics.catalog import CATALOG
+from coordinator.model.story import lost_work
 from tests.e2e.processes import Stage, children, stop
 from tests.servers import free_port
 from tests.waiting import wait_until
@@ -74,28 +76,39 @@ def test_counts_after_kills_equal_the_history_of_the_runs(stage: Stage, client: 
     wait_until(lambda: len(children(fleet.pid)) == 2, "the process is replaced", timeout=60)
     second = next(event.pid for event in reversed(stage.events("start")) if event.pid != victim)
     kill(stage, second)
+    wait_until(lambda: len(children(fleet.pid)) == 2, "the process is replaced", timeout=60)
+    fleet.send_signal(signal.SIGHUP)  # a roll: the processes release their runs
+    wait_until(
+        lambda: scrape(port).get("runs_process_ends_total", {}).get(("drained",)) == 2, "both are replaced", timeout=60
+    )
     stage.open_gate("enough")
     for handle in handles:
         assert handle.result(timeout=60) > 3
     views = [handle.view() for handle in handles]
     recoveries = sum(view.counters.recoveries for view in views)
+    releases = sum(view.counters.releases for view in views)
     assert recoveries >= held[victim] + 1
+    assert releases > 0
+    starts = len(stage.events("start"))  # the journal of the handlers, which knows nothing of the server
+    assert starts == RUNS + recoveries + releases
 
     def is_counted(found: Found) -> bool:
         done = found.get("runs_attempts_total", {}).get(("steps", "completed"), 0) >= RUNS
         return done and found["runs_in_status"]["running",] == 0
 
     found = scrape_until(port, is_counted, "the last outcome is counted")
-    assert found["runs_attempts_total"] == {("steps", "completed"): RUNS}
+    assert found["runs_attempts_total"] == {("steps", "completed"): RUNS, ("steps", "released"): releases}
     assert found["runs_recovered_total"]["supervisor", "queued"] == recoveries
     assert sum(found["runs_recovered_total"].values()) == recoveries
     assert found["runs_resume_seconds_count"]["steps",] == recoveries
-    assert found["runs_process_ends_total"] == {("drained",): 0, ("died",): 2}
+    assert found["runs_process_ends_total"] == {("drained",): 2, ("died",): 2}
     assert found["runs_queued_seconds_count"]["steps",] == RUNS
     assert found["runs_in_status"]["completed",] == RUNS
     assert found["runs_save_seconds_count"]["steps",] > 0
     assert found.get("runs_fenced_writes_total", {}) == {}
-    assert 0 < found["runs_redone_seconds_total"]["steps",] < 60
+    lost = sum(lost_work(entry) for view in views for entry in view.story if entry.how == "recovered")
+    assert found["runs_redone_seconds_total"]["steps",] == pytest.approx(lost, abs=0.001 * recoveries)
+    assert lost > 0
     assert found["runs_server_up"] == {(): 1}
     assert all(view.status is Status.COMPLETED for view in views)
     assert stop(fleet) == 0

@@ -18,8 +18,8 @@ from typing import Any
 from coordinator import logs
 from coordinator.config import Settings, set_process_settings
 from coordinator.errors import CoordinatorError
+from coordinator.metrics import otel
 from workers.handlers.registry import Registry
-from workers.metrics import otel
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
@@ -157,7 +157,7 @@ def make_metrics(registry: Registry[Any], file: int | None) -> WorkerMetrics | N
         os.set_inheritable(file, False)
     metrics = WorkerMetrics(list(registry.handlers), file)
     if provider is not None:
-        otel.report(provider, metrics.cells.read)
+        otel.report(provider, metrics.cells.read, "workers")
     return metrics
 
 

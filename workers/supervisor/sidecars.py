@@ -19,6 +19,7 @@ from coordinator.metrics.samples import Samples
 from coordinator.services.daemon import Coordinator
 from coordinator.services.health import Health, serve_health
 from coordinator.services.metrics_endpoint import serve_metrics
+from coordinator.services.otel_gauges import report_gauges
 from workers.supervisor.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> Async
         if coordinator is None:
             yield
             return
-        async with coordinator.running():
+        async with coordinator.running(), report_gauges(coordinator.metrics, clock):
             yield
 
 

@@ -40,6 +40,13 @@ class Mutant:
 MUTANTS = [
     # -- the page and the live feed
     Mutant(
+        "a coordinator that has stopped reports its last gauges for ever",
+        "coordinator/services/otel_gauges.py",
+        "        newest = Samples()  # a coordinator that has stopped has no present values\n",
+        "",
+        "tests/integration/metrics/test_metrics.py::test_opentelemetry_sdk_gets_the_gauges_of_a_coordinator",
+    ),
+    Mutant(
         "a change by filter ignores the group, the key and the meta",
         "coordinator/web/page/changes.py",
         "    return (yield from keep_matching(namespace, ids, wanted))\n",

@@ -7,20 +7,24 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator import AsyncClient
 from coordinator.clock import SystemClock
 from coordinator.config import Settings
 from coordinator.errors import BadOption
-from coordinator.metrics import namespace_gauges
+from coordinator.metrics import namespace_gauges, otel
 from coordinator.metrics.catalog import CATALOG, MOST_LIMITED, MOST_QUEUES, MOST_RATES, OTHER
 from coordinator.metrics.namespace_gauges import read_gauges
 from coordinator.metrics.samples import Samples
 from coordinator.model.policies.rates import RateLimit
 from coordinator.model.run_id import partition_for
+from coordinator.services import otel_gauges
 from coordinator.services.daemon import Coordinator
 from coordinator.services.metrics_endpoint import serve_metrics
+from coordinator.services.otel_gauges import report_gauges
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.views.namespace_view import GroupView
@@ -421,6 +425,50 @@ async def test_coordinator_serves_what_prometheus_can_parse(here):
     assert {name for name, one in CATALOG.items() if one.source == "coordinator"} <= set(families)
     assert {sample.value for sample in families["runs_server_up"].samples} == {1}
     assert {sample.value for sample in families["runs_queue_depth"].samples} == {1}
+
+
+async def test_opentelemetry_sdk_gets_the_gauges_of_a_coordinator(here, monkeypatch, caplog):
+    reader = InMemoryMetricReader()
+    monkeypatch.setattr(otel, "meter_provider", lambda: MeterProvider([reader]))
+    coordinator, broken = Coordinator(Settings(here.url, here.namespace.name)), [True]
+    running = asyncio.create_task(coordinator.run())
+    await here.enqueue("work")
+
+    async def gather():
+        if broken:
+            broken.clear()
+            raise ValueError("a damaged field")
+        return await coordinator.metrics()
+
+    def reported():
+        data = reader.get_metrics_data()
+        scopes = data.resource_metrics[0].scope_metrics if data else []
+        return {
+            one.name: {tuple(point.attributes.values()): point.value for point in one.data.data_points}
+            for scope in scopes
+            for one in scope.metrics
+        }
+
+    await eventually(lambda: coordinator._open is not None, "the coordinator runs")
+    monkeypatch.setattr(otel_gauges, "READ_SECONDS", 0.01)
+    async with report_gauges(gather, SystemClock()):
+        await eventually(lambda: reported().get("runs_queue_depth") == {("default", "work"): 1}, "the depth")
+        found = reported()
+    coordinator.stop()
+    await running
+    assert found["runs_server_up"] == {(): 1}
+    assert found["runs_recovered"]["queued", "coordinator"] == 0
+    assert "runs_slots" not in found  # a metric of worker processes
+    assert "a damaged field" in caplog.text
+    assert reported() == {}  # a coordinator that has stopped reports nothing
+
+
+async def test_process_without_an_sdk_reads_no_gauges(here):
+    async def gather():
+        raise AssertionError("nothing asks for them")
+
+    async with report_gauges(gather, SystemClock()):
+        assert len(asyncio.all_tasks()) == 1
 
 
 async def test_coordinator_without_a_server_says_so(here):

@@ -13,11 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.clock import SystemClock
 from coordinator.errors import BadOption
-from coordinator.metrics import catalog, samples
+from coordinator.metrics import catalog, otel, samples
 from coordinator.metrics.catalog import CATALOG, MOST_KINDS, OTHER
 from coordinator.metrics.samples import Distribution, Samples, render, require_prometheus
 from coordinator.model.slots import SlotUse
-from workers.metrics import otel
 from workers.metrics.cells import HEADER_BYTES, open_shared_file, read_cells, read_shared_file
 from workers.metrics.worker_metrics import WorkerMetrics
 
@@ -205,7 +204,7 @@ def test_opentelemetry_sdk_gets_the_same_values() -> None:
     metrics = WorkerMetrics(["work"])
     metrics.attempt_completed(Ended("work", 2.0), CLOCK)
     metrics.set_gauges(use=SlotUse(10, 3, 0), memory=4096, at_risk=1.25)
-    otel.report(MeterProvider([reader]), metrics.cells.read)
+    otel.report(MeterProvider([reader]), metrics.cells.read, "workers")
     data = reader.get_metrics_data()
     assert data is not None
     found = {

@@ -1,4 +1,4 @@
-"""Report the metrics of a worker process through OpenTelemetry, if the program has configured an SDK.
+"""Report the metrics of a process through OpenTelemetry, if the program has configured an SDK.
 
 The instruments are observed when the SDK exports, so an attempt costs nothing more.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from coordinator.metrics.catalog import CATALOG, Metric
 from coordinator.metrics.samples import Samples
@@ -25,12 +25,13 @@ def meter_provider() -> Any:
     return None if unset else provider
 
 
-def report(provider: Any, read: Callable[[], Samples]) -> None:
-    """Create an instrument for each metric of worker processes.
+def report(provider: Any, read: Callable[[], Samples], source: Literal["workers", "coordinator"]) -> None:
+    """Create an instrument for each metric of worker processes or of coordinators.
 
     Args:
         provider: The MeterProvider.
-        read: Returns the present values of the process.
+        read: Returns the present values of the process. A thread of the SDK calls it.
+        source: The kind of process.
     """
     from opentelemetry.metrics import CallbackOptions, Observation
 
@@ -48,7 +49,7 @@ def report(provider: Any, read: Callable[[], Samples]) -> None:
         return callback
 
     for metric in CATALOG.values():
-        if metric.source == "coordinator":
+        if metric.source not in (source, "both"):
             continue
         if metric.type == "gauge":
             meter.create_observable_gauge(metric.name, [observe(metric, "")], description=metric.help)
