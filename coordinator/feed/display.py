@@ -103,7 +103,7 @@ def _counts(board: Board) -> Text:
         number = board.overview.counts.get(status, 0)
         if number or status in (Status.QUEUED, Status.RUNNING, Status.COMPLETED):
             line.append(f"{number:,} ", STATUS_STYLES[status] if number else "dim").append(f"{status}  ", "dim")
-    return line.append(f"{board.rates.rate(board.now):.1f}/s", "bold")
+    return line.append(f"{board.rates.rate(board.now):.1f}", "bold").append(" ended/s", "dim")
 
 
 def _queues_table(rows: Sequence[QueueRow], width: int) -> Table:

@@ -99,8 +99,17 @@ class Camera:
         page.set_viewport_size({"width": size["width"], "height": int(height)})
         page.wait_for_timeout(200)
         picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-        picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, optimize=True)
+        reduce_colours(picture).save(file, optimize=True)
         page.context.close()
+
+
+def reduce_colours(picture: Image.Image) -> Image.Image:
+    """Return a picture with its 256 most frequent colours. So the colours of all areas are exact, and only edges differ."""
+    counted = picture.getcolors(picture.width * picture.height) or []
+    frequent = [colour for _, colour in sorted(counted, key=lambda one: -one[0])[:256]]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for colour in frequent for part in colour])
+    return picture.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
 def wait_for(found: Callable[[], Any], what: str, seconds: float = 60) -> Any:
@@ -128,6 +137,9 @@ def kill_one(client: Client) -> tuple[int, str]:
 
 def gone_card(page: Page, pid: int) -> None:
     page.wait_for_selector(f'.card.gone[data-pid="{pid}"]', timeout=30_000)
+    page.clock.set_fixed_time(
+        page.evaluate("Date.now()")
+    )  # on a busy machine the card would be removed before the picture is taken
     page.wait_for_timeout(900)  # the runs land on other cards
 
 

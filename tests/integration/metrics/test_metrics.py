@@ -440,11 +440,11 @@ async def test_opentelemetry_sdk_gets_the_gauges_of_a_coordinator(here, monkeypa
             raise ValueError("a damaged field")
         return await coordinator.metrics()
 
-    def reported():
+    def reported() -> Any:
         data = reader.get_metrics_data()
         scopes = data.resource_metrics[0].scope_metrics if data else []
         return {
-            one.name: {tuple(point.attributes.values()): point.value for point in one.data.data_points}
+            one.name: {tuple((point.attributes or {}).values()): point.value for point in one.data.data_points}  # type: ignore[union-attr]
             for scope in scopes
             for one in scope.metrics
         }

@@ -28,7 +28,7 @@ export function runs(root, params) {
   const selection = h("div", { class: "selection", hidden: true });
   const body = h("tbody"), more = h("div", { class: "more-row" });
   const all = h("input", { type: "checkbox", "aria-label": "Select all runs of this list", onchange: (event) => selectAll(event.target.checked) });
-  const head = h("tr", null, mayChange() && h("th", null, all), ...["Run", "Kind", "Status"].map((name) => h("th", null, name)), h("th", { class: "num wide" }, "Attempt"), h("th", { class: "num" }, "Created"), h("th", null, "Why"));
+  const head = h("tr", null, mayChange() && h("th", null, all), ...["Run", "Kind", "Status"].map((name) => h("th", null, name)), h("th", { class: "num wide" }, "Attempt"), h("th", { class: "num" }, "Created"), h("th", { class: "wide" }, "Why"));
   const table = panel("Runs", null, selection, h("div", { class: "scroll" }, h("table", null, h("thead", null, head), body)), more);
   root.append(h("div", { class: "title" }, h("h1", null, "Runs"), bulk), segments, filters, table);
   showBulk();
