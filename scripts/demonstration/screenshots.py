@@ -90,7 +90,7 @@ class Camera:
         return page
 
     def save(self, page: Page, file: Path, tallest: int = 1200) -> None:
-        """Write a picture with few colours, which is small, and close the page."""
+        """Write a picture of the page, and close the page."""
         size = page.viewport_size
         assert size is not None
         height = min(
@@ -98,18 +98,9 @@ class Camera:
         )
         page.set_viewport_size({"width": size["width"], "height": int(height)})
         page.wait_for_timeout(200)
-        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-        reduce_colours(picture).save(file, optimize=True)
+        # All colours are kept: a palette of 256 colours changes large areas, or the small marks of the statuses.
+        Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(file, optimize=True)
         page.context.close()
-
-
-def reduce_colours(picture: Image.Image) -> Image.Image:
-    """Return a picture with its 256 most frequent colours. So the colours of all areas are exact, and only edges differ."""
-    counted = picture.getcolors(picture.width * picture.height) or []
-    frequent = [colour for _, colour in sorted(counted, key=lambda one: -one[0])[:256]]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in frequent for part in colour])
-    return picture.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
 def wait_for(found: Callable[[], Any], what: str, seconds: float = 60) -> Any:
