@@ -227,7 +227,7 @@ class Handle(Generic[T_co]):
             KeyConflict: The run's idempotency key belongs to another run by now.
             NotFound: The run does not exist, or its inputs were not kept.
             Unreadable: The checkpoint is damaged: revive the run from the start.
-            BadOption: `forget_effects` is a text.
+            BadOption: `forget_effects` is a text, or names an effect that the run does not have.
         """
         self._client._do(run_operations.revive, self.id, from_start, forget_effects)
 
@@ -449,7 +449,7 @@ class AsyncHandle(Generic[T_co]):
             KeyConflict: The run's idempotency key belongs to another run by now.
             NotFound: The run does not exist, or its inputs were not kept.
             Unreadable: The checkpoint is damaged: revive the run from the start.
-            BadOption: `forget_effects` is a text.
+            BadOption: `forget_effects` is a text, or names an effect that the run does not have.
         """
         await self._client._do(run_operations.revive, self.id, from_start, forget_effects)
 

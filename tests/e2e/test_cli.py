@@ -189,8 +189,8 @@ def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
     assert "has a limit of 0, so it admits no run" in " ".join(shown.split())
     assert [row["id"] for row in shell("runs", "--stuck", "--json").json()["runs"]] == [id]
     status = " ".join(shell("status").out.split())
-    assert "1 queued run of kind greet waits for a place in its group (1 group)" in status
-    assert "1 group with a limit of 0 admit no run: acme of greet" in status
+    assert "1 queued run of kind greet waits for a place in its group (1 group), the first for " in status
+    assert "1 group with a limit of 0 admits no run: acme of greet" in status
     assert (
         shell("limit", "set", "greet", "--at-once", "2", "--group", "acme").out
         == "group 'acme' of kind greet: 2 runs at once\n"
@@ -208,7 +208,7 @@ def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
     assert set_rate.out == "group 'acme' of kind greet: 10/min starts, 2 at one moment\n"
     row = shell("limit", "list", "--json").json()["limits"][1]
     assert (row["at_once"], row["rate"], row["burst"]) == (2, "10/min", 2)
-    assert "give at_once, a rate, or both" in shell("limit", "set", "greet").failed_with(2)
+    assert "give a limit (at_once), a rate, or both" in shell("limit", "set", "greet").failed_with(2)
     assert shell("limit", "remove", "greet").out == "the limit of each group of kind greet was removed\n"
     assert shell("limit", "remove", "greet").out == "no limit was set for each group of kind greet\n"
     assert "neither a whole number" in shell("limit", "set", "greet", "--at-once", "many").failed_with(2)
@@ -410,8 +410,9 @@ def test_cancel_and_revive_runs_by_id(shell: Shell, client: Client) -> None:
     assert "requeued from the start" in shell("revive", ids[0], "--from-start").out
     assert client.handle(ids[0]).view().status == "queued"
     assert "has not ended" in shell("revive", ids[0]).failed_with(3)
-    forgotten = shell("revive", ids[1], "--forget-effect", "charge", "--forget-effect", "mail")
-    assert "requeued, with effects forgotten" in forgotten.out
+    unknown = shell("revive", ids[1], "--forget-effect", "charge", "--forget-effect", "mail").failed_with(3)
+    assert f"run {ids[1]} was not revived: it has no effect 'charge'; 'coordinator show" in unknown
+    assert "requeued, with effects forgotten" in shell("revive", ids[1], "--forget-effects").out
 
 
 @pytest.mark.matrix("commands, case by case")

@@ -251,7 +251,7 @@ class History:
         run = choose(ended)
         operation, life = f"r{self.fresh()}", run.life if aware else None
         known = [name.partition(":")[2] for name in run.effects]
-        options: list[bool | list[str]] = [False, False, True, known[:1]]
+        options: list[bool | list[str]] = [False, False, True, known[:1], [*known[:1], "other"]]
         forget = choose(options)
         self.make(
             "revive",

@@ -318,11 +318,15 @@ class Model:
             key, digest, _ = run.once
             if self.once.get(key, (id, digest)) != (id, digest):
                 return "conflict"
-            self.once[key] = (id, digest)
+        forgotten = [] if isinstance(forget, bool) else forget
+        for name in forgotten:
+            if name not in {effect.partition(":")[2] for effect in run.effects}:
+                return f"unknown {name}"
+        if run.once:
+            self.once[run.once[0]] = (id, run.once[1])
         if from_start or run.checkpoint is None:
             run.checkpoint, run.schema = None, run.asked
         run.output.end = ""
-        forgotten = [] if isinstance(forget, bool) else forget
         run.effects = {
             name: value
             for name, value in run.effects.items()

@@ -114,7 +114,7 @@ def revive(
         KeyConflict: The run's idempotency key belongs to another run by now.
         NotFound: The run does not exist, or its inputs were not kept.
         Unreadable: The run's checkpoint is damaged.
-        BadOption: `forget_effects` is a text.
+        BadOption: `forget_effects` is a text, or names an effect that the run does not have.
     """
     if isinstance(forget_effects, str):
         raise BadOption(f"forget_effects={forget_effects!r} must be True or a list of names")
@@ -135,9 +135,14 @@ def revive(
     answer = yield from client_plans.revive(
         keys, id, operation=new_mark(), life=life, from_start=from_start, digest=digest, forget_effects=forget_effects
     )
+    answer, _, unknown = answer.partition(" ")
     match answer:
         case "queued":
             return
+        case "unknown":
+            raise BadOption(
+                f"run {id} was not revived: it has no effect {unknown!r}; 'coordinator show {id}' lists its effects"
+            )
         case "changed":
             raise Changed(f"run {id} was revived by another call meanwhile")
         case "running":

@@ -195,7 +195,8 @@ def revive(
         now: The time in ms, for namespaces with the test clock.
 
     Returns:
-        The answer word of revive.lua: queued, changed, running, completed, conflict, unreadable or missing.
+        The answer word of revive.lua: queued, changed, running, completed, conflict, unreadable or missing. The word
+        `unknown` is followed by the name of the effect that the run does not have.
     """
     named = () if isinstance(forget_effects, bool) else forget_effects
     reply = yield REVIVE.call(
@@ -209,7 +210,7 @@ def revive(
         digest=digest,
         forget="all" if forget_effects is True else "",
     )
-    return word(reply)
+    return " ".join(text(part) for part in reply)
 
 
 def send(

@@ -3067,6 +3067,14 @@ MUTANTS = [
         "tests/lua/attempts/test_effects.py::test_run_whose_only_effect_is_withdrawn_continues_without_effects",
     ),
     Mutant(
+        "a revive ignores the name of an effect that the run does not have",
+        LUA + "runs/revive.lua",
+        "if not found.err and not found[1] and not found[2] then return { 'unknown', item(i) } end",
+        "",
+        "tests/lua/attempts/test_effects.py"
+        "::test_revive_that_names_an_effect_that_the_run_does_not_have_changes_nothing",
+    ),
+    Mutant(
         "a revive that forgets one lost effect forgets all",
         LUA + "runs/revive.lua",
         "(forgotten > 0 and redis.call",

@@ -121,12 +121,23 @@ def test_run_without_effects_and_checkpoint_starts_like_a_new_one(store: Store, 
 
 def test_revive_forgets_named_effects_once(store: Store) -> None:
     id = ended_with_two_effects(store)
-    assert store.revive(id, forget_effects=["charge", "other"]) == "queued"
+    assert store.revive(id, forget_effects=["charge"]) == "queued"
     assert effects(store, id) == {"done:mail": b"sent"}
     run = store.take("w2")
     assert store.save(run, delta(3, phases=(BEGUN,))) == "ok"
     with store.unchanged():
         assert store.revive(id, forget_effects=["charge"]) == "queued", "a repeated call forgets nothing"
+
+
+def test_revive_that_names_an_effect_that_the_run_does_not_have_changes_nothing(store: Store) -> None:
+    id, plain = ended_with_two_effects(store), store.running("w2")
+    store.fail(plain)
+    with store.unchanged():
+        assert store.revive(id, forget_effects=["charge", "chrge"]) == "unknown chrge"
+        assert store.revive(plain.id, forget_effects=["charge"]) == "unknown charge"
+    assert store.revive(id, forget_effects=["charge", "mail"]) == "queued"
+    with store.unchanged():
+        assert store.revive(id, forget_effects=["charge", "mail"]) == "queued", "a repeated call gets its first answer"
 
 
 def test_effects_of_a_completed_run_are_deleted(store: Store) -> None:

@@ -18,10 +18,11 @@
 -- Flags: allow-oom
 -- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings
 -- Moves: failed -> queued, dead -> queued, cancelled -> queued
--- Answers: queued, changed, running, completed, conflict, unreadable, missing
+-- Answers: queued, changed, running, completed, conflict, unreadable, unknown, missing
 --   running: the run has not ended
 --   conflict: its idempotency key names another run
 --   unreadable: the checkpoint can't be read; the run can still be revived from the start
+--   unknown: the run has no effect of one of the names, which is the second part of the answer
 local clock = server_ms(now)
 local run = read_run(id)
 local counters = run and read_counters(run.counters)
@@ -44,6 +45,13 @@ if run.once then
   once = once_key(kind, string.match(run.once, '^%S+ (.*)$'))
   local names = redis.pcall('GET', once)
   if names and names ~= named then return { 'conflict' } end
+end
+-- If the key of the effects is lost or damaged, no name can be checked.
+if items > 0 and (redis.call('EXISTS', effects_key(id)) == 1 or not knows_effects(run.beside)) then
+  for i = 1, items do
+    local found = redis.pcall('HMGET', effects_key(id), 'begun:' .. item(i), 'done:' .. item(i))
+    if not found.err and not found[1] and not found[2] then return { 'unknown', item(i) } end
+  end
 end
 
 if once then redis.call('SET', once, named) end
