@@ -8,8 +8,6 @@ from typing import Any
 
 from coordinator.client.operations.open_namespace import OpenNamespace, reading
 from coordinator.feed.events import read_time
-from coordinator.model.limits import PRIORITY_STEP
-from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Namespace
 from coordinator.store.plans.merge import Plan
 from coordinator.store.replies import require_all
@@ -77,16 +75,8 @@ def _lateness(space: Namespace, groups: Sequence[GroupView]) -> Steps:
             read(keys.at, "ZRANGE", keys.delayed(), 0, 0, "WITHSCORES"),
             read(keys.at, "ZRANGE", keys.waiting(), 0, 0, "WITHSCORES"),
         ]
-    for group in groups:
-        keys = space.keys(partition_for(group.group, space.partitions))
-        requests.append(read(keys.at, "ZRANGE", keys.line(f"{group.kind}:{group.group}"), 0, 0, "WITHSCORES"))
-    replies = require_all((yield requests))
-    of_parts, lines = replies[: 3 * len(parts)], replies[3 * len(parts) :]
-    full = [
-        FullGroup(group, max(0.0, now - int(float(flat[1])) % PRIORITY_STEP / 1000))
-        for group, flat in zip(groups, lines, strict=True)
-        if flat
-    ]
+    of_parts = require_all((yield requests))
+    full = [FullGroup(group, group.waited) for group in groups]
     return Lateness(
         sum(int(count) for count in of_parts[::3]),
         _overdue(of_parts[1::3], now),

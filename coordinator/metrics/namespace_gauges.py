@@ -17,7 +17,6 @@ from coordinator.metrics.samples import Samples
 from coordinator.model.limits import FAR_FUTURE, PRIORITY_STEP
 from coordinator.model.names import parse_route
 from coordinator.model.policies.rates import RateLimit
-from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import require_all
 from coordinator.store.script import Request, read
@@ -37,7 +36,6 @@ def read_gauges(space: Namespace) -> Generator[list[Request], Any, Samples]:
     now = require_all((yield [read(space.keys(0).at, "TIME")]))[0]
     clock = int(now[0]) * 1000 + int(now[1]) // 1000
     yield from _add_queues(samples, space, clock)
-    yield from _add_lines(samples, space, overview.groups, clock)
     yield from _add_lateness(samples, space, clock)
     samples.add(catalog.UP, 1.0)
     return samples
@@ -61,6 +59,7 @@ def _add_groups(samples: Samples, groups: Sequence[GroupView]) -> None:
         samples.add(catalog.GROUP_ADMITTED, group.taken, kind)
         samples.add(catalog.GROUPS_FULL, 1, kind)
         samples.add(catalog.GROUPS_PACED, group.rate is not None and group.taken < (group.at_once or 0), kind)
+        samples.highest(catalog.GROUP_OLDEST, group.waited, kind)
 
 
 def _kinds_shown(groups: Sequence[GroupView]) -> set[str]:
@@ -69,20 +68,6 @@ def _kinds_shown(groups: Sequence[GroupView]) -> set[str]:
     for group in groups:
         waiting[group.kind] = waiting.get(group.kind, 0) + group.held
     return set(sorted(waiting, key=lambda kind: (-waiting[kind], kind))[:MOST_LIMITED])
-
-
-def _add_lines(
-    samples: Samples, space: Namespace, groups: Sequence[GroupView], clock: int
-) -> Generator[list[Request], Any, None]:
-    """Add for each kind how long the first run of a group's line has waited, in the group where it is longest."""
-    shown = _kinds_shown(groups)
-    requests: list[Request] = []
-    for group in groups:
-        keys = space.keys(partition_for(group.group, space.partitions))
-        requests.append(read(keys.at, "ZRANGE", keys.line(f"{group.kind}:{group.group}"), 0, 0, "WITHSCORES"))
-    for group, first in zip(groups, require_all((yield requests)), strict=True):
-        kind = group.kind if group.kind in shown else OTHER
-        samples.highest(catalog.GROUP_OLDEST, _age(first, clock), kind)
 
 
 def _add_rates(samples: Samples, rates: Sequence[RateLimit]) -> None:

@@ -126,9 +126,12 @@ def _describe_lines(groups: Iterable[GroupView]) -> Iterable[str]:
         by_kind.setdefault(one.kind, []).append(one)
     for kind, those in by_kind.items():
         runs, named = sum(one.held for one in those), max(those, key=lambda one: one.held)
-        wait = "waits for a place in its group" if runs == 1 else "wait for a place in their groups"
+        paced = all(one.rate is not None and one.at_once and one.taken < one.at_once for one in those)
+        what = "a start" if paced else "a place"
+        wait = f"waits for {what} in its group" if runs == 1 else f"wait for {what} in their groups"
         longest = f"; the longest line is in group {named.group!r}, with {named.held:,}" if len(those) > 1 else ""
-        yield f"{format_count(runs, 'queued run')} of kind {kind} {wait} ({format_count(len(those), 'group')}{longest})"
+        since = f", the first for {format_duration(max(one.waited for one in those))}"
+        yield f"{format_count(runs, 'queued run')} of kind {kind} {wait} ({format_count(len(those), 'group')}{longest}){since}"
 
 
 def describe_calls(rates: Iterable[RateLimit]) -> Iterable[str]:
@@ -166,7 +169,8 @@ def describe_attention(overview: Overview) -> Iterable[str]:
     for closed, why in ((0, "a limit of 0"), (None, "no limit yet")):
         if groups := [one for one in overview.groups if one.at_once == closed]:
             names = ", ".join(f"{one.group} of {one.kind}" for one in groups[:3]) + (", …" if len(groups) > 3 else "")
-            yield f"{format_count(len(groups), 'group')} with {why} admit no run: {names}; see 'coordinator limit set'"
+            verb = "admits" if len(groups) == 1 else "admit"
+            yield f"{format_count(len(groups), 'group')} with {why} {verb} no run: {names}; see 'coordinator limit set'"
     if dead := overview.counts.get(Status.DEAD):
         yield f"{format_count(dead, 'run')} set aside as dead: 'coordinator runs --status dead' shows why"
     if overview.aside:

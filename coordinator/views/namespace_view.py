@@ -71,6 +71,7 @@ class GroupView:
         taken: Number of places that are taken: runs that are ready or running.
         at_once: Number of places; None if no limit is known, so that no run is admitted.
         rate: How many of its runs may start per unit of time, for example `10/min`; None for no limit.
+        waited: Seconds since the first run of the line was queued.
     """
 
     kind: str
@@ -79,6 +80,7 @@ class GroupView:
     taken: int
     at_once: int | None
     rate: str | None = None
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,8 @@ def _explain_waiting(view: RunView) -> str:
     if wait.children is not None:
         blocked = [child for child in wait.children.open if child.why.startswith(_BLOCKED)]
         return f"{describe_wait(wait)}{since}" + (f"; {describe_child(blocked[0])}" if blocked else "")
+    if wait.topics == (TOPIC,):
+        return f"waits for a grant{since}, because its budget is spent"
     if not wait.topics:
         return f"sleeps{until}" if until else f"waits{since}"
     return f"{describe_wait(wait)}{since}" + (f",{until}" if until else "")

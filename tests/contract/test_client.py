@@ -397,6 +397,27 @@ def test_with_a_key_ttl_of_0_the_key_is_free_when_the_run_ends(client, shop):
     assert client.enqueue("work", key="today").created
 
 
+def test_run_with_a_key_that_is_free_at_its_end_exists_only_once(client, shop):
+    """The guide of limits recommends this for a run that must exist only once, and with a delay instead of a debounce."""
+
+    def enqueue(n: int, **options: Any) -> tuple[bool, str]:
+        found = client.enqueue("work", {"n": n}, key="reindex", key_ttl=0, **options)
+        return found.created, found.id
+
+    _, first = enqueue(1)
+    assert enqueue(1) == (False, first)
+    run = shop.start(client.handle(first))[first]
+    assert enqueue(1) == (False, first)
+    with pytest.raises(KeyConflict):
+        enqueue(2)
+    shop.complete(run)
+    created, second = enqueue(2, delay=60)
+    assert (created, second == first) == (True, False)
+    assert enqueue(2, delay=60) == (False, second)
+    client.handle(second).cancel()
+    assert enqueue(2)[0]
+
+
 def test_key_ttl_applies_when_the_run_ends(client, shop):
     handle = client.enqueue("work", key="today", key_ttl=90)
     shop.complete(shop.start(handle)[handle.id])

@@ -239,8 +239,9 @@ def _failure(
         if answer == "ungrouped":
             kind = parse_route(run.route)[1]
             return BadOption(
-                f"run {run.id} was not enqueued: kind {kind!r} has a limit for each group, so its runs need a group; "
-                "give group=…, or group_by=… to its handler"
+                f"run {run.id} was not enqueued: kind {kind!r} has a limit for each group, so its runs need a group: "
+                "give group=… (--group of the command); group_by=… of a handler counts only if the handler itself is enqueued, "
+                "and not the name of its kind"
             )
         if answer == "unreadable":
             return Unreadable(

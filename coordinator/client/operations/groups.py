@@ -44,10 +44,10 @@ def set_limit(
         BadOption: A limit or the group is not valid, or no limit is given.
         NotConfigured: A rate is given, but a live process has an older version that does not count starts.
     """
-    if at_once is UNCHANGED and rate is UNCHANGED:
-        raise BadOption("give at_once, a rate, or both")
     if burst is not None and (rate is UNCHANGED or rate is None):
-        raise BadOption("a burst needs a rate")
+        raise BadOption(f"burst {burst} needs a rate")
+    if at_once is UNCHANGED and rate is UNCHANGED:
+        raise BadOption("give a limit (at_once), a rate, or both")
     places = KEEP if isinstance(at_once, Unchanged) else NO_LIMIT if at_once is None else str(check_at_once(at_once))
     starts = KEEP if isinstance(rate, Unchanged) else encode_starts(rate, burst)
     return (yield from _change(namespace, kind, group, places, starts, paced=starts not in (KEEP, NO_LIMIT)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from coordinator.client.reading.listing import MOST, waiting_groups, waiting_routes
 from coordinator.model.features import split_announced
+from coordinator.model.limits import PRIORITY_STEP
 from coordinator.model.names import parse_route
 from coordinator.model.policies.rates import RateLimit
 from coordinator.model.run import ENDED, Status
@@ -88,10 +89,10 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
     queues: dict[str, int] = {}
     for index, (_, route) in enumerate(routes):
         queues[route] = queues.get(route, 0) + int(waiting[2 * index]) + int(waiting[2 * index + 1])
-    groups: tuple[GroupView, ...] = yield from read_groups(parts)
-    rates: list[RateLimit] = yield from read_rates(parts)
     now = require_all((yield [read(parts[0].at, "TIME")]))[0]
     clock = int(now[0]) * 1000
+    groups: tuple[GroupView, ...] = yield from read_groups(parts, clock + int(now[1]) // 1000)
+    rates: list[RateLimit] = yield from read_rates(parts)
     ended = sorted(ENDED)
     width = 5 + len(ended)
     requests: list[Request] = []
@@ -128,8 +129,8 @@ def read_overview(space: Namespace) -> Generator[list[Request], Any, Overview]:
     )
 
 
-def read_groups(parts: Sequence[Keys]) -> Generator[list[Request], Any, tuple[GroupView, ...]]:
-    """Return the groups with runs in their lines, sorted by kind and name."""
+def read_groups(parts: Sequence[Keys], clock: int) -> Generator[list[Request], Any, tuple[GroupView, ...]]:
+    """Return the groups with runs in their lines at the server's time `clock` in ms, sorted by kind and name."""
     listed: list[tuple[Keys, str]] = yield from waiting_groups(parts, MOST)
     if not listed:
         return ()
@@ -143,6 +144,7 @@ def read_groups(parts: Sequence[Keys]) -> Generator[list[Request], Any, tuple[Gr
                 for request in (
                     read(keys.at, "ZCARD", keys.line(group)),
                     read(keys.at, "SCARD", keys.admitted(group)),
+                    read(keys.at, "ZRANGE", keys.line(group), 0, 0, "WITHSCORES"),
                 )
             ]
         )
@@ -150,10 +152,11 @@ def read_groups(parts: Sequence[Keys]) -> Generator[list[Request], Any, tuple[Gr
     views = []
     for index, (keys, label) in enumerate(listed):
         kind, _, group = label.partition(":")
-        held, taken = int(counts[2 * index]), int(counts[2 * index + 1])
-        if held:
+        held, taken, first = counts[3 * index : 3 * index + 3]
+        if held and first:
             limit, rate = find_limit(stored[keys.at], kind, group), find_rate(stored[keys.at], kind, group)[0]
-            views.append(GroupView(kind, group, held, taken, limit, rate))
+            waited = max(0.0, (clock - int(float(first[1])) % PRIORITY_STEP) / 1000)
+            views.append(GroupView(kind, group, int(held), int(taken), limit, rate, waited))
     return tuple(sorted(views, key=lambda view: (view.kind, view.group)))
 
 

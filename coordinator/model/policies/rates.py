@@ -84,7 +84,7 @@ def encode_rate(rate: str | None, burst: int | None, at_once: int | None) -> str
     if rate is None and at_once is None:
         raise BadOption("give a rate, a number of calls at once, or both")
     if rate is None and burst is not None:
-        raise BadOption("a burst needs a rate")
+        raise BadOption(f"burst {burst} needs a rate")
     parts = [_NONE, _NONE, _NONE]
     if rate is not None:
         amount, seconds = parse_rate(rate)

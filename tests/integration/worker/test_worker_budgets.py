@@ -84,7 +84,9 @@ async def test_run_over_its_budget_waits_and_a_grant_continues_it_over_a_roll(
         await bench.until(handle.id, "waiting")
         view = await handle.view()
         assert (view.waiting, view.spent) != (None, None)
-        assert view.why.startswith("waits for a grant, because its budget is spent")
+        assert view.waiting is not None
+        since = view.waiting.since.isoformat(timespec="milliseconds")
+        assert view.why == f"waits for a grant since {since}, because its budget is spent"
         assert await bench.end(worker, task) == 0
         bench.worker(runs)
     assert calls == [0, 1, 2]
