@@ -13,7 +13,7 @@
 --   alone: 1 if the worker may take a suspect
 --   outdated: 1 if newer code is being rolled out
 --   inline: the largest checkpoint, in bytes, that the answer may carry; a larger one is loaded in pages
---   budget: bytes of all specs and checkpoints in the answer; the first run is taken whatever its size
+--   budget: the largest number of bytes of all specs and checkpoints in the answer; the first run is taken whatever its size
 -- ITEM: route
 --   route: queue, kind and schema, as <queue>:<kind>@<schema>
 -- Flags: allow-oom
@@ -23,6 +23,8 @@
 --   ok, suspect: with the runs, see answer_run
 --   left: all runs that wait are reserved for workers with newer code
 --   old: the worker has made a later claim, or does not wait for this one any more
+--   expired: the lease of the worker has expired
+--   gone: the server does not know the worker, or its runs are being recovered
 local clock = server_ms(now)
 local condemned, last_claim, floor = unpack(redis.call('HMGET', worker_key(worker), 'condemned', 'claim', 'floor'))
 local deadline = redis.call('ZSCORE', workers_key(), worker)

@@ -1,5 +1,5 @@
 -- fail: end a run whose handler raised an error. Its checkpoint is kept for the retention.
--- Protects: only the owner ends a run, once; a repeated call gets the same answer; a requested cancel wins.
+-- Protects: only the owner ends a run, once; a repeated call gets the same answer; a requested cancel takes precedence.
 -- Role: worker
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, effects, ended, graph, graph_index, graph_threads
 -- Keys: groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced, parting, ready

@@ -6,8 +6,8 @@
 -- ARGV: id, token, page, room
 --   id: id of the run
 --   token: the token of the run's owner
---   page: head (everything except the messages, the names of the chunks, and the effects) or chunks (the named ones)
---   room: bytes of chunks in one page
+--   page: head (the fields of the checkpoint, the names of the chunks of messages, and the effects) or chunks (the named chunks)
+--   room: the bytes of chunks after which a page ends
 -- ITEM: field
 --   field: name of a chunk of messages
 -- Flags: allow-oom

@@ -1,6 +1,7 @@
 -- release: save the newest changes of a run that its worker releases, and requeue the run. The run keeps its score.
 -- Protects: only the owner requeues a run, once; a release by a stopping worker neither delays the run nor counts as a strike; any
--- other release delays the run by a back-off, and is a strike if the run made no progress; a requested cancel or kill wins.
+-- other release delays the run by a back-off, and is a strike if the run made no progress; a requested cancel or kill takes
+-- precedence.
 -- Role: worker
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
 -- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced

@@ -1,6 +1,6 @@
 -- retry: delay a run whose handler raised an error, if the retry policy allows another attempt. The run gets a new score.
--- Protects: only the owner requeues a run, once; a requested cancel or kill wins. A retry from the start drops the checkpoint. In
--- that mode progress does not reset the count of failures, because every attempt makes the same progress again.
+-- Protects: only the owner requeues a run, once; a requested cancel or kill takes precedence. A retry from the start drops the
+-- checkpoint. In that mode progress does not reset the count of failures, because every attempt makes the same progress again.
 -- Role: worker
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
 -- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced

@@ -1,4 +1,4 @@
--- spend: store the total that an attempt has spent, and answer what the run has spent.
+-- spend: store the total that an attempt has spent, and answer the amounts that the run has spent before and beside this attempt.
 -- Protects: only the owner's total counts; a repeated or late call does not count an amount twice.
 -- Role: worker
 -- Keys: run
@@ -11,7 +11,7 @@
 -- Flags: allow-oom
 -- Uses: time, spend
 -- Answers: ok, fenced, bad
---   ok: with what the run has spent in earlier attempts and with its children: micro-dollars, tokens, requests
+--   ok: with the amounts that earlier attempts of the run and its children have spent: micro-dollars, tokens, requests
 local owner_token, text, beside = read_fields(run_key(id), 'token', 'spend', 'beside')
 if owner_token ~= token then return { 'fenced' } end
 usd, tokens, requests = tonumber(usd), tonumber(tokens), tonumber(requests)

@@ -1,8 +1,8 @@
 -- suspend: end an attempt whose handler waits for a signal, for a time or for children. The run waits without an owner until its
 -- condition holds.
 -- Protects: only the owner suspends a run, once; the condition is checked again, so that a signal that was sent after the handler's
--- last request for signals is not missed; a requested cancel or kill wins; a run whose condition holds without new progress is
--- delayed, so that it does not spin. A new ending of a child counts like progress.
+-- last request for signals is not missed; a requested cancel or kill takes precedence; a run whose condition holds again without new
+-- progress is delayed, so that it is not suspended and queued in an endless loop. A new ending of a child counts like progress.
 -- Role: worker
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
 -- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced

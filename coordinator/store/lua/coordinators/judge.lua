@@ -1,4 +1,4 @@
--- judge: record that a coordinator runs, judge the leases, and answer the workers whose runs have to be recovered now.
+-- judge: record that a coordinator runs, check which leases have expired, and answer the workers whose runs have to be recovered now.
 -- Protects: an outage, a failover, a paused server or a clock step is not mistaken for the death of workers; the runs of a lost
 -- worker are recovered even if one pause follows the other.
 -- Role: coordinator
@@ -6,13 +6,13 @@
 -- ARGV: now, coordinator, tick, most
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   coordinator: id of the coordinator
---   tick: ms between two judgements; twice as long while no lease can expire soon
+--   tick: ms between two checks of the leases; the interval is twice as long while no lease can expire soon
 --   most: the largest number of workers to answer
 -- Flags: allow-oom
 -- Uses: time, judge
--- Unconfirmed: leases are judged again at each tick
+-- Unconfirmed: the leases are checked again at each tick
 -- Answers: ok
---   ok: with the workers, the time until which recovery is paused, the server's time, and the ms until the next judgement
+--   ok: with the workers, the time until which recovery is paused, the server's time, and the ms until the next check
 local clock = server_ms(now)
 local hold_until, first, rest, clamped = judge_leases(clock, tonumber(tick), true)
 redis.call('ZADD', coordinators_key(), int(clock), coordinator)

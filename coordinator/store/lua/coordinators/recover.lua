@@ -11,7 +11,7 @@
 --   lock: name of the lock
 --   token: the token of the lock; a caller that does not hold the lock takes no run
 --   worker: id of the worker
---   tick: ms between two judgements
+--   tick: ms between two checks of the leases
 --   batch: the largest number of runs to take in this call
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom

@@ -6,7 +6,7 @@
 -- Flags: allow-oom
 -- Unconfirmed: the span of an entry that is lost in a failover is not reported
 -- Answers: ok
---   ok: with the entries, oldest first; shared/unreported.lua describes them. The entry `open` stands for no ending
+--   ok: with the entries, oldest first; shared/unreported.lua describes them. The entry `open` is not an ending; it keeps the list
 local entries = redis.call('LRANGE', unreported_key(), 0, tonumber(most) - 1)
 redis.call('LTRIM', unreported_key(), most, -1)
 -- Other scripts write to the list only while it exists, so it is never left empty.

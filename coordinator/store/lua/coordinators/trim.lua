@@ -1,9 +1,9 @@
--- trim: remove ended runs whose retention is over, and old entries of aside, from their lists.
+-- trim: remove ended runs whose retention is over from their lists, and old entries from `aside`, the list of unreadable entries.
 -- Role: coordinator
 -- Keys: aside, ended, namespace
 -- ARGV: now, cap
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
---   cap: entries of aside that are kept
+--   cap: the largest number of entries of `aside` to keep
 -- Flags: allow-oom
 -- Uses: time
 -- Unconfirmed: entries that are left are removed at the next tick

@@ -1,4 +1,4 @@
--- repair_type: move a key that has another type aside for a week.
+-- repair_type: rename a key that has the wrong type, and keep it aside for a week.
 -- Protects: nothing is deleted, and a key that has the right type by now is not moved.
 -- Role: coordinator
 -- Keys: set_aside

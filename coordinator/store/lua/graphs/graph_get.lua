@@ -6,7 +6,7 @@
 --   thread: id of the thread
 --   ns: the namespace of the checkpoint
 --   id: id of the checkpoint; empty: the newest one
---   room: bytes of items that fit; the caller reads the others itself
+--   room: the bytes of items after which the answer has no more items; the caller reads the others itself
 -- Flags: no-writes
 -- Uses: time, run, checkpoint, graph
 -- Answers: ok, missing

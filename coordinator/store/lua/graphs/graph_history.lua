@@ -8,7 +8,7 @@
 --   ns: the namespace of the checkpoint
 --   id: id of the checkpoint at which the walk starts; its own writes are part of the answer
 --   most: the largest number of checkpoints that the call visits
---   room: bytes of items that fit; the caller reads the others itself
+--   room: the bytes of items after which the answer has no more items; the caller reads the others itself
 -- ITEM: channel
 --   channel: name of a channel
 -- Flags: no-writes

@@ -25,8 +25,8 @@
 --   In mode p the parent, and in mode t the id, may be '=' and 9 characters of the id: the newest checkpoint, if it has them.
 -- Uses: time, run, checkpoint, graph
 -- Answers: ok, gap, fenced
---   gap: the server lacks something that the call refers to, or has another list or another newest checkpoint (n); with the letter
---   of the field. The caller then sends more
+--   gap: with the letter of the field that the server lacks or has with other content, or n if its newest checkpoint is another one;
+--   the caller then sends more
 local clock, parts = server_ms(''), netstrings(call)
 local claim, thread, ttl, mode, ns, id, parent, by, body, refs = unpack(parts, 1, 10)
 id, parent, by = unpack_id(id), unpack_id(parent), unpack_id(by)
@@ -100,7 +100,7 @@ if mode ~= 't' then
   redis.call('ZADD', index, 0, 'c' .. name)
   if by ~= '' then
     redis.call('ZADD', index, 0, 'u' .. by .. '\0' .. name)
-    if owner == '' then -- The few threads of a run are found without it.
+    if owner == '' then -- A graph that belongs to a run of ours has few threads, which are found without this set.
       redis.call('SADD', graph_run_key(by), thread)
       expire(graph_run_key(by), ttl)
     end

@@ -1,8 +1,8 @@
 -- acquire: start an external call if its rate allows the call now; otherwise give it a turn in the line, and answer when to ask
 -- again. A worker asks until the answer is ok, and calls finish afterwards in any case.
--- Protects: the level never rises above the burst by a call that starts; no more calls are under way than the rate allows at the
--- same time; calls start in the order in which they began to wait; a repeated call reserves once, and a call that arrives after
--- finish reserves nothing.
+-- Protects: a call that starts never raises the level (the tokens in use, see shared/rates.lua) above the burst; no more calls are
+-- under way than the rate allows at the same time; calls start in the order in which they began to wait; a repeated call reserves
+-- once, and a call that arrives after finish reserves nothing.
 -- Role: worker
 -- Keys: bucket, holders, namespace, rates, turns, workers
 -- ARGV: now, worker
@@ -16,8 +16,8 @@
 -- Uses: time, calls, rates
 -- Answers: ok, wait, old, gone, unknown, large, bad, unreadable
 --   wait: with the ms after which to ask again, and the number of requests before it in the line
---   old: the request has ended, or one with a higher number overtook it; nothing is reserved; ask with a new number
---   gone: the worker has left or was condemned
+--   old: the request has ended, or the worker has sent a request with a higher number; nothing is reserved; ask with a new number
+--   gone: the worker has left or is lost
 --   unknown: the name has no rate
 --   large: the cost is above the burst; with the burst
 --   unreadable: a key has another type

@@ -1,4 +1,4 @@
--- back_off: prevent calls of a rate from starting for some time, because the called service has asked for it.
+-- back_off: prevent calls of a rate from starting for a given time, because the called service has asked for it.
 -- Protects: a shorter back-off does not end a longer one; a call that arrives when its request has ended changes nothing.
 -- Role: worker
 -- Keys: bucket, holders, namespace, rates, turns

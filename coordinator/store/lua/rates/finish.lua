@@ -1,4 +1,4 @@
--- finish: end a request: settle what its call has really cost and free its place, or give its turn back.
+-- finish: end a request: replace its reserved tokens by the real cost of its call and free its place, or remove its turn in the line.
 -- Protects: a repeated call settles once; an acquire of the same request that arrives later reserves nothing.
 -- Role: worker
 -- Keys: bucket, holders, inbox, namespace, rates, turns, workers
@@ -12,7 +12,7 @@
 -- Flags: allow-oom
 -- Uses: time, queue, calls, rates
 -- Answers: ok, left, again, bad, unreadable
---   left: the request waited
+--   left: the request was still waiting, and has left the line
 --   again: the request has ended before, or never existed
 local clock = server_ms(now)
 

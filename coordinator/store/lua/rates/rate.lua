@@ -1,18 +1,18 @@
 -- rate: set or remove the rate of external calls. Calls that have started continue.
--- Protects: a call that is sent twice or late does not undo a later change; what was used before the change counts with the old speed.
+-- Protects: a call that is sent twice or late does not undo a later change; until the change, the level falls with the old speed.
 -- Role: producer
 -- Keys: bucket, holders, namespace, pauses, rates, turns
 -- ARGV: now, name, rate, seen, operation
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   name: name of the rate
 --   rate: "<amount> <ms> <burst> <calls at once>", each a whole number or '-' for no limit; empty: remove the rate
---   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
+--   seen: the text in the last answer 'changed'; empty: the caller has none yet, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: time, pause, calls, rates
 -- Answers: ok, again, changed, bad, unreadable
 --   again: the rate already had this value
---   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen
+--   changed: with "<operation of the last change>@<the server's time in ms>"; the caller sends the change again with it as seen
 --   bad: an argument can't be read
 --   unreadable: a key has another type
 local amount, per, burst, at_once = string.match(rate, '^(%S+) (%S+) (%S+) (%S+)$')

@@ -6,7 +6,7 @@
 --   id: id of the run
 --   page: head (all fields, and the messages if they fit, otherwise the names and sizes of their chunks) or chunks
 --   seq: number of the save whose head was loaded before
---   room: bytes of messages that fit
+--   room: the largest number of bytes of messages in the answer for the head
 -- ITEM: field
 --   field: name of a chunk of messages
 -- Flags: allow-oom

@@ -7,13 +7,13 @@
 --   group: name of the group; empty: the limit is for each group of the kind
 --   at_once: how many runs of a group may be ready or running at the same time; '-': no limit; empty: remove the limit; '=': keep it
 --   rate: how many runs of a group may start per time, as "<number> <ms> <burst>"; '-': no rate; empty: remove the rate; '=': keep it
---   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
+--   seen: the text in the last answer 'changed'; empty: the caller has none yet, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: pause, limited
 -- Answers: ok, again, changed, bad, unreadable
 --   again: the limit already had this value
---   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen
+--   changed: with "<operation of the last change>@<the server's time in ms>"; the caller sends the change again with it as seen
 --   bad: an argument can't be read
 --   unreadable: a key has another type
 local function is_word(text) return text == '' or text == '-' or text == '=' end

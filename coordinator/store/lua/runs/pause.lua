@@ -4,13 +4,13 @@
 -- Keys: paused, pauses
 -- ARGV: name, seen, operation
 --   name: queue:<name> or kind:<name>
---   seen: what the last answer 'changed' told the caller; empty: the caller knows nothing, so the answer is 'changed'
+--   seen: the text in the last answer 'changed'; empty: the caller has none yet, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
 -- Uses: pause
 -- Answers: ok, again, changed
 --   again: the queue or kind was already paused
---   changed: with the operation of the last change and the server's time; the caller sends the change again with them as seen
+--   changed: with "<operation of the last change>@<the server's time in ms>"; the caller sends the change again with it as seen
 local answer, changes = check_change(name, seen, operation)
 if answer then return answer end
 

@@ -1,8 +1,8 @@
 -- send: store a signal for a run, and wake the run if it waits for the signal.
 -- Protects: a signal is stored before its run is woken, so that none is lost; a send that is repeated, or has a key that was used
 -- before, stores nothing, even if the signal was received and removed meanwhile; signals that the run has received are removed only
--- here, when a limit is reached. Grants are never removed, because what the run has spent outlives a start from the beginning too.
--- They do not count for the limits of signals: a run that waits for a grant receives nothing else before it.
+-- here, when a limit is reached. Grants are never removed, because the spending of a run also survives a start from the beginning.
+-- They do not count for the limits of signals: a run that waits for a grant receives no other signal before it.
 -- Role: producer
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, delayed, groups, inbox, joins, limits, line, namespace, pace
 -- Keys: paced, ready, routes, run, signal_keys, signal_operations, signals, starting, suspect, suspect_bell, waiting

@@ -7,16 +7,16 @@
 -- Flags: no-writes
 -- Uses: time, checkpoint, waiting, spend, children, pace
 -- Answers: ok, missing
---   ok: with the run's fields, the head of its checkpoint, the names of its phases, the number of runs before it in its ready
---     queue (-1 if it is not queued), the number of workers that listen to its route, which of queue and kind is paused, when
---     it is due, the number of workers that know its queue and kind at any schema, the topics of signals that it has not
---     received, each with their number, and what is known of the children that it waits for: their number, how many have ended,
---     how many it needs, when a coordinator looks at the run, and a list for some of the children that have not ended, with
---     id, status, route, and the places of a queued run as above (before, able, paused, due, known), with its place in the line of
---     its group, and the fields of the run's effects, each as begun:<name> or done:<name>. The last value is the place of the run in
---     the line of its group: the number of runs before it, the number of places that are taken, the limit ('-': none; empty: not
---     known), the group, its rate of starts (empty: none), and the ms until the rate allows the next start (empty: not known).
---     It is an empty list for a run that does not wait for a place
+--   ok: with 12 values: (1) the run's fields; (2) the head of its checkpoint; (3) the names of its phases; (4) before: the number of
+--     runs before it in its ready queue, -1 if it is not queued; (5) able: the number of workers that listen to its route; (6) paused:
+--     queue or kind, if one of them is paused; (7) due: when it is due; (8) known: the number of workers that know its queue and kind
+--     at any schema; (9) the topics of signals that it has not received, each with their number; (10) the children that it waits for:
+--     their number, how many have ended, how many it needs, when a coordinator checks the run, and a list for some of the children
+--     that have not ended, with id, status, route, and the values before, able, paused, due, known and line of the child; (11) the
+--     fields of its effects, each as begun:<name> or done:<name>; (12) line: its place in the line of its group, an empty list for a
+--     run that does not wait for a place: the number of runs before it, the number of places that are taken, the limit ('-': none;
+--     empty: not known), the group, its rate of starts (empty: none), and the ms until the rate allows the next start (empty: not
+--     known)
 local MOST_OPEN_CHILDREN, MOST_LOOKS = 5, 250
 local fields = redis.pcall('HGETALL', run_key(id))
 if fields.err or #fields == 0 then return { 'missing' } end
@@ -63,8 +63,7 @@ local function explain_line(id, group)
   }
 end
 
--- Return why a queued run still waits: how many runs are before it, how many workers listen to its route, which of queue and kind
--- is paused, when it is due, how many workers know its queue and kind at any schema, and its place in the line of its group.
+-- Return the values before, able, paused, due, known and line of a run, as the head describes them. They show why a queued run waits.
 local function explain_queued(id, status, route, group)
   local before, able, known, paused, due = -1, 0, 0, '', redis.call('ZSCORE', delayed_key(), id) or ''
   if status ~= QUEUED or not route then return before, able, paused, due, known, {} end

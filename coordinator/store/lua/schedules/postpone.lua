@@ -1,4 +1,4 @@
--- postpone: store why a coordinator could not fire a schedule, and set the time at which a coordinator tries again.
+-- postpone: store the reason why a coordinator could not fire a schedule, and set the time at which a coordinator tries again.
 -- Protects: a schedule that was fired or changed since is not touched.
 -- Role: coordinator
 -- Keys: namespace, schedule, schedules

@@ -21,7 +21,8 @@ if not answer and mode == 'last' then
   if ttl ~= '0' then redis.call('PEXPIRE', key, ttl) end
   remember_operation(session, operation, answer, clock)
 elseif not answer then
-  -- The items that were removed one by one go too. Their operations stay, so that late calls are still recognised.
+  -- The stored answers of earlier removals contain items, so these answers are cleared too. The operations themselves stay, so that
+  -- late calls are still recognised.
   redis.call('UNLINK', key)
   local all = redis.call('HGETALL', operations)
   for i = 1, #all, 2 do redis.call('HSET', operations, all[i], string.match(all[i + 1], '^%d+ ')) end

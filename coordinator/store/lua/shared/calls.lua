@@ -13,8 +13,8 @@ local function read_rate(name)
   return { speed = speed, burst = tonumber(burst) or FAR_FUTURE, at_once = tonumber(at_once) or FAR_FUTURE }
 end
 
--- Return false if a worker has left or was condemned. A worker whose lease has expired keeps its places until a coordinator
--- condemns it, because an outage or a clock step may be the cause.
+-- Return false if a worker has left or was condemned (see shared/recover.lua). A worker whose lease has expired keeps its places until
+-- a coordinator condemns it, because an outage or a clock step may be the cause.
 local function is_live(worker) return (tonumber(redis.pcall('ZSCORE', workers_key(), worker)) or 0) > 0 end
 
 local function worker_in(request) return string.match(request, '^(.+)%-%d+$') or '' end

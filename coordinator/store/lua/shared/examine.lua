@@ -1,6 +1,6 @@
 -- Finding the faults of a run. A run must be in exactly one set: the one that belongs to its status. These functions only read,
 -- and accept keys of any type.
-local SOON = 60000 -- ms; what ends by itself within this time is left alone
+local SOON = 60000 -- ms; a key that expires within this time has no fault
 
 -- Return the reply to a command; nil if the key has another type. The doctor reports the wrong type as a fault of the key.
 local function try(...)

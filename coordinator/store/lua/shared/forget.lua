@@ -1,5 +1,5 @@
--- Removing an ended run with everything that was kept of it. A bare tombstone stays for a minute. After that, the key `forgotten`
--- lets enqueue.lua refuse a repetition of the run's enqueue.
+-- Removing an ended run with its other keys. Only a tombstone, the run's hash without inputs and result, stays for TOMBSTONE_MS. After
+-- that, the key `forgotten` lets enqueue.lua refuse a repetition of the run's enqueue.
 local function remember_forgotten(id, run)
   local kept = run.retention and tonumber(run.retention) or WEEK_MS
   local last, ttl = redis.pcall('GET', forgotten_key()), redis.call('PTTL', forgotten_key())

@@ -1,11 +1,11 @@
--- Judging leases. The server's time of each judgement is stored. Recovery pauses for one lease if the stored times show a gap or a
--- step back, or if most leases of the fleet expired together: then the workers are not the cause. The pause ends by itself.
+-- Checking which leases have expired. The server's time of each check is stored. Recovery pauses for one lease if the stored times show
+-- a gap or a step back, or if most leases of the fleet expired together: then the workers are not the cause. The pause ends by itself.
 -- A coordinator that is slowed down or restarted again and again makes one pause follow the other. So only the first pause that
 -- finds a lease expired protects its worker. A further gap adds a third of the worker's lease, once, because the gap may have been
 -- a second outage of the server, in which the worker could not renew its lease.
 local MOST_JUDGED = 1000 -- workers
 local CLAMP_TICKS = 10
-local QUIET_TICKS = 8 -- more than the 6 ticks by which a coordinator that judges at every second tick may be late without a pause
+local QUIET_TICKS = 8 -- more than the 6 ticks by which a coordinator that checks at every second tick may be late without a pause
 
 local function read_lease(worker)
   local lease = redis.pcall('HGET', worker_key(worker), 'lease')
@@ -64,9 +64,9 @@ local function is_spared(worker, deadline, now, hold_until)
 end
 
 -- Return the time until which recovery is paused, the earliest deadline (nil if there is no worker), the ms until the next
--- judgement, and whether the deadlines were clamped. Each batch of a recovery calls this function, and clamping looks at every
--- worker, so deadlines are clamped at most twice in a tick during a pause, and every few ticks otherwise. `plans`: the caller
--- judges again after the returned time.
+-- check, and true if the deadlines were clamped. Each batch of a recovery calls this function, and clamping reads every
+-- worker, so deadlines are clamped at most twice in a tick during a pause, and every few ticks otherwise. `plans` is true if the
+-- caller checks again after the returned time.
 local function judge_leases(now, tick, plans)
   local at, hold_until, clamped, rest = unpack(redis.call('HMGET', watch_key(), 'at', 'hold_until', 'clamped', 'rest'))
   at, hold_until, clamped = tonumber(at or 0), tonumber(hold_until or 0), tonumber(clamped or 0)

@@ -1,9 +1,9 @@
 -- Taking the runs of a condemned worker. Their checkpoints stay stored. A batch delays every other caller of the server, so values
 -- that are the same for all runs of a batch are read and written once.
 
--- Condemn a worker: its lease is never renewed again. The time of its last heartbeat is stored, because the attempts of its runs
--- count until then. That time could not be computed later, because the deadline of the lease is set to 0. Its calls to the outside
--- give their places to others.
+-- Condemn a worker: mark it as lost, so that its lease is never renewed again. `how` is 'struck', or 'excused' if its runs get no
+-- strike. The time of its last heartbeat is stored, because the attempts of its runs count until then. That time could not be computed
+-- later, because the deadline of the lease is set to 0. The places of its external calls become free.
 local function condemn(worker, how)
   local deadline, lease = redis.call('ZSCORE', workers_key(), worker), redis.call('HGET', worker_key(worker), 'lease')
   if deadline and tonumber(deadline) > 0 then
@@ -71,8 +71,8 @@ local function recover_run(id, struck, lost)
   return 'aside'
 end
 
--- Return the values that are the same for all runs of a lost worker: the worker and its code (prev), when the worker was last seen,
--- when its attempts were over at the latest, and the routes whose bells were rung.
+-- Return the values that are the same for all runs of a lost worker: the worker and its code (prev), when its last heartbeat was (seen),
+-- when its attempts ended at the latest (over), and the routes whose bells were rung (rung).
 local function describe_lost_worker(worker, now, jitter, why)
   local seen, lease = read_fields(worker_key(worker), 'seen', 'lease')
   seen = seen and tonumber(seen)

@@ -1,7 +1,7 @@
 -- The spending of runs. The field `spend` of a run has the settled total (of earlier attempts and of joined children), the total of
 -- the last attempt that spent something, and the part of the sum that was added to the run's parent: see SPEND in store/formats.py.
 
--- Return the sum of what a run has spent.
+-- Return the total that a run has spent: micro-dollars, tokens and requests.
 local function sum_spend(spend)
   return spend.settled_usd + spend.usd, spend.settled_tokens + spend.tokens, spend.settled_requests + spend.requests
 end
@@ -11,8 +11,8 @@ local function store_spend(id, spend, beside)
   if not string.find(beside or '', 'b', 1, true) then redis.call('HSET', run_key(id), 'beside', (beside or '') .. 'b') end
 end
 
--- Store the total of an attempt. A total of another epoch settles the one before. A late total of the same attempt is smaller, and
--- changes nothing.
+-- Put the total of an attempt into `spend`. If the total is of another epoch, the total of the attempt before is added to the settled
+-- total. A late total of the same attempt is smaller, and changes nothing.
 local function fold_spend(spend, epoch, usd, tokens, requests)
   if spend.epoch ~= epoch then
     spend.settled_usd, spend.settled_tokens, spend.settled_requests = sum_spend(spend)
@@ -22,9 +22,9 @@ local function fold_spend(spend, epoch, usd, tokens, requests)
   spend.tokens, spend.requests = math.max(spend.tokens, tokens), math.max(spend.requests, requests)
 end
 
--- Add to the parent of a child what the child has spent since this was last done, so that nothing counts twice. A parent that has
--- ended gets it too, because it may be revived. Its sum was added to its own parent before, so the difference is added there as
--- well.
+-- Add the spending of a child to its parent: only the amount since the last addition, so that nothing counts twice. A parent that has
+-- ended gets the amount too, because it may be revived. The total of an ended parent was added to its own parent before, so the amount
+-- is added there as well, and so on.
 local MOST_LEVELS = 100
 local function roll_up_spend(id, parent)
   for _ = 1, MOST_LEVELS do

@@ -9,8 +9,8 @@
 --   lease: ms for which the lease holds
 --   floor: claims up to this number take nothing: the worker does not wait for them any more
 --   memory: the memory of the process in bytes; 0: unknown
---   stuck: ids of runs that are over for the worker but whose handlers do not stop, with spaces between them
---   loading: runs whose checkpoints it is loading, each as id:failures, with spaces between them
+--   stuck: ids of runs whose outcome the worker has decided, but whose handlers do not stop, with spaces between them
+--   loading: runs whose checkpoints the worker is loading, each as id:failures, with spaces between them
 --   limited: runs that wait for the rate of a call, each as id:name:since, with spaces between them
 --   compare: 1 if the items are all runs that the worker holds
 -- ITEM: id, token
@@ -18,7 +18,7 @@
 --   token: the token of the run's owner
 -- Flags: allow-oom
 -- Uses: time, run
--- Unconfirmed: a lost heartbeat costs at most one lease, and a worker must keep its runs while replicas are missing
+-- Unconfirmed: after a lost heartbeat the lease ends earlier, and a worker must keep its runs while replicas are missing
 -- Answers: ok, gone
 --   ok: with the runs to cancel; ids and tokens of held runs that the worker does not own any more; ids and tokens of owned
 --     runs that it does not hold; and when it was asked to drain

@@ -11,9 +11,9 @@
 --   pid: id of the process
 --   started: when the process started
 --   fleet: name of the fleet
---   code: version of its code
---   slots: number of runs that it may hold
---   routes: the routes that it listens to, separated by spaces
+--   code: version of the worker's code
+--   slots: number of handlers that may run at the same time
+--   routes: the routes that the worker listens to, separated by spaces
 --   mark: the mark of its process: boot id, pid namespace, pid and start time
 --   knows: names of features that its version knows, separated by spaces
 --   limits: the limits of its handlers, each as <kind>=<number> or <kind>=- for none, separated by spaces
@@ -35,8 +35,8 @@ if not known_lease then
     'limits', limits)
 end
 redis.call('ZADD', workers_key(), int(clock + tonumber(lease)), worker)
--- A coordinator judges the leases rarely while none can expire soon. The lease of this worker may be shorter, so a gap counts from now
--- on as if coordinators judged at each tick.
+-- A coordinator checks the leases at every second tick while none can expire soon. The lease of this worker may be shorter, so from now
+-- on a gap counts as if coordinators checked at each tick.
 redis.pcall('HDEL', watch_key(), 'rest')
 publish_joined_limits(limits)
 -- The budget of a handler is only displayed, so the worker that joined last decides.

@@ -1,6 +1,6 @@
 -- leave: remove a worker that owns no runs; otherwise answer the runs that it still owns.
--- Protects: the entry of a worker stays while it owns runs; a tombstone refuses its late calls; no call to the outside of a worker
--- that has left holds a place.
+-- Protects: the entry of a worker stays while it owns runs; a tombstone refuses its late calls; no external call of a worker that has
+-- left holds a place.
 -- Role: worker
 -- Keys: holders, inbox, limits, namespace, owned, rates, run, turns, worker, workers
 -- ARGV: worker

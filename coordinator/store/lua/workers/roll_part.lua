@@ -1,4 +1,4 @@
--- roll_part: record how far a supervisor has come in a roll. If it failed, the supervisors that still wait are stopped.
+-- roll_part: record the progress of a supervisor in a roll. If the supervisor failed, the roll ends for the supervisors that wait.
 -- Protects: a part that is over stays over; a part of another roll is not touched.
 -- Role: worker
 -- Keys: inbox, roll
