@@ -52,9 +52,8 @@ async def purchase(run: AsyncRun[ScriptedModel], wish: str) -> str:
     if not run.messages:
         run.messages.append({"role": "user", "content": wish})
     async for _ in run.loop(limit=40):
-        if (
-            not run.messages.open_calls()
-        ):  # a run that is woken begins its turn again: the model's reply is there already
+        # A run that is woken begins its turn again. Then the model's reply is in the transcript already.
+        if not run.messages.open_calls():
             reply = await run.resources.ask(run.messages)
             run.messages.append(reply)
             if not run.messages.open_calls():
@@ -66,7 +65,10 @@ async def purchase(run: AsyncRun[ScriptedModel], wish: str) -> str:
 
 
 async def approved(run: AsyncRun[ScriptedModel], call: ToolCall) -> str:
-    """Ask a person, and call the tool if the answer is yes. Each call has a topic of its own, so no answer is mixed up."""
+    """Ask a person, call the tool if the answer is yes, and return the output of the tool or the reason for not calling it.
+
+    Each call has its own topic, so that an answer can't reach another call.
+    """
     run.note(f"May I {call.name} {call.arguments}?")
     answer = await run.receive(f"approval.{call.id}", timeout=timedelta(days=3), default=None)
     if answer is None:

@@ -3,7 +3,7 @@
 pip install fastapi uvicorn
 uvicorn approval_page:page
 
-A page of yours must know who the person is: this one asks nobody for a password.
+A real page must know who the person is. This page has no login.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from workers import AsyncRun, NotDone, Registry, Retry
 
 
 class Bank:
-    """An outside system. It recognises a repeated charge by its key, and can be asked for a charge. It records all charges."""
+    """A stand-in for a bank. It recognises a repeated charge by its key, and can tell whether a charge was made."""
 
     def __init__(self) -> None:
         self.charges: dict[str, dict[str, Any]] = {}

@@ -8,7 +8,7 @@ runs = Registry()
 
 
 def patience(run: Watched) -> Extend | Kill:
-    """Decide at the soft deadline, and again whenever an extension has passed."""
+    """Return whether the run gets more time or is killed. It is asked at the soft deadline, and again after each extension."""
     if run.idle > 120:
         return Kill(f"nothing new for {run.idle:.0f} s, after page {run.iteration}")
     if run.extensions == 3:

@@ -1,4 +1,4 @@
-"""A reminder that sleeps for a week, and asks again each day until somebody says that it is done.
+"""A reminder that sleeps for a week, and then sends a mail on up to three days, until a person says that it is done.
 
 workers start reminder:runs
 coordinator enqueue remind text="Water the plants"
@@ -15,7 +15,7 @@ from workers import Registry, Run
 
 
 class Mailer:
-    """Sends mails: replace it with yours. It records them, for the tests."""
+    """A stand-in for a mail service, which only records the mails. Replace it with your own."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []

@@ -30,14 +30,14 @@ async def write(run: AsyncRun, topic: str) -> str:
 
 
 async def ask(run: AsyncRun, question: str) -> None:
-    """Ask in a phase: the handler is called again when the answer is there, and must not ask twice."""
+    """Emit a question. It is asked in a phase, because the handler is called again after the wait, and must not ask twice."""
     run.emit({"ask": question})
 
 
 async def draft(run: AsyncRun, topic: str) -> str:
     words = []
     async for word in ask_model(topic):
-        run.emit(word)  # it never waits, and the page gets it within milliseconds
+        run.emit(word)  # the call never waits, and the page gets the word within milliseconds
         words.append(word)
     return "".join(words)
 

@@ -3,7 +3,7 @@
 pip install 'run-coordinator[web]'
 uvicorn examples.browser_agent.server:app
 
-A program of yours has a login. This one gives each browser a random name in a cookie.
+A real program has a login. This one gives each browser a random name in a cookie.
 """
 
 from __future__ import annotations

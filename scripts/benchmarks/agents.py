@@ -55,7 +55,7 @@ KINDS = ("without", "framework", "ours")
 
 
 class Meter:
-    """Takes the CPU time of the process and the bytes that the server has received, at the start of each step."""
+    """Record the CPU time of the process and the bytes that the server has received, at the start of each step."""
 
     def __init__(self) -> None:
         self.admin: redis.Redis | None = None
@@ -70,7 +70,7 @@ class Meter:
             self.received.append(int(self.admin.info("stats")["total_net_input_bytes"]))
 
     def around(self, step: int) -> dict[str, float]:
-        """Return the figures of the window of steps that begins at a step."""
+        """Return the CPU time in ms and the bytes of one step: the average of the WINDOW steps that begin at `step`."""
         cpu = (self.cpu[step + WINDOW] - self.cpu[step]) / WINDOW * 1000
         sent = (self.received[step // WINDOW + 1] - self.received[step // WINDOW]) / WINDOW
         return {"cpu_ms": cpu, "bytes": sent}
@@ -112,7 +112,7 @@ class _NoStore(JournalCallableOperationBackend[None]):
 
 @dataclass(init=False)
 class NoStore(BaseDurabilityCapability[None]):
-    """An engine that stores nothing: each operation is called at once."""
+    """A durability engine that stores nothing: it calls each operation immediately."""
 
     engine_spec = RunDurability.engine_spec
     in_durable_context = True

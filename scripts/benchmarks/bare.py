@@ -101,7 +101,13 @@ def parts(count: int, size: int = PIPELINE) -> Iterator[int]:
 
 
 def rates(server: BenchServer, count: int, *, merged: bool) -> dict[str, float]:
-    """Return the rates of enqueueing and draining that many runs."""
+    """Enqueue and drain `count` runs. Return the runs per second of both, and the server's time per run in microseconds.
+
+    Args:
+        server: The server.
+        count: The number of runs.
+        merged: True to send one call for 100 runs, False to send one call for each run.
+    """
     kind = "merged" if merged else "bare"
     bare = Bare(server, kind)
     bare.join("w")
@@ -124,7 +130,7 @@ def rates(server: BenchServer, count: int, *, merged: bool) -> dict[str, float]:
 
 
 def by_tool(server: BenchServer, count: int) -> dict[str, float]:
-    """Return the rate of redis-benchmark, or nothing if it is not installed."""
+    """Return the enqueues per second of redis-benchmark, with pipelines of 1 and 32; an empty dict if it is not installed."""
     program = shutil.which("redis-benchmark") or shutil.which("valkey-benchmark")
     if not program:
         return {}
@@ -144,7 +150,7 @@ def by_tool(server: BenchServer, count: int) -> dict[str, float]:
 
 
 def limits(server: BenchServer, count: int) -> dict[str, float]:
-    """Measure all limits on an empty server."""
+    """Return all limits, each measured on an empty server."""
     found: dict[str, float] = {}
     for merged in (False, True):
         found |= rates(server, count, merged=merged)

@@ -63,12 +63,12 @@ class Stage:
         return {view.id: view for view in self.client.list(kind="endless")}
 
     def owners(self) -> dict[str, int]:
-        """Return the process of each running run."""
+        """Return the process id of each running run, according to the server."""
         pids = {worker.id: worker.pid for worker in self.client.workers() if not (worker.expired or worker.condemned)}
         return {id: pids[view.owner] for id, view in self.views().items() if view.owner in pids}
 
     def chips(self) -> dict[str, int]:
-        """Return the process of each run on the board."""
+        """Return the process id of each run, according to the board."""
         found = self.page.eval_on_selector_all(
             ".card:not(.gone) .chip",
             "chips => chips.map(chip => [chip.dataset.run, chip.closest('.card').dataset.pid])",
@@ -76,7 +76,7 @@ class Stage:
         return {run: int(pid) for run, pid in found}
 
     def settle(self, away: set[int]) -> dict[str, int]:
-        """Return the processes of the runs when none is in one of the processes `away`, and the board agrees with the server."""
+        """Wait until no run is in one of the processes `away`, and the board agrees with the server. Return the runs' processes."""
 
         def settled() -> dict[str, int] | None:
             owners = self.owners()
@@ -117,7 +117,7 @@ class Stage:
 
 
 def first_time(seen: list[Any], name: str, fits: Callable[[str], bool]) -> float:
-    """Return when the page first showed a fitting value."""
+    """Return the time in ms at which the page first showed a value of `name` for which `fits` returns True."""
     return next(float(at) for at, what, value in seen if what == name and fits(value))
 
 

@@ -1,7 +1,7 @@
 """Measure the cost of a checkpoint, through a worker, on an embedded server of its own.
 
-It measures bytes and time for a growing transcript beside saving the whole state, a thousand runs that save at once, and the resume
-of a large transcript.
+It measures the bytes and the time of saves of a growing transcript, compared with saving the whole state each time; a thousand runs
+that save at the same time; and the resume of a run with a large transcript.
 
     scripts/bench checkpoints [--plot FILE.png] [--json] [--out FILE.json]
 """
@@ -45,7 +45,7 @@ def message(number: int) -> dict[str, Any]:
 
 @runs.handler(throttle=0)
 async def transcript(run: AsyncRun, count: int, state_bytes: int) -> int:
-    """Append a message and save, again and again."""
+    """Append `count` messages, save after each one, and record how long each save takes."""
     if state_bytes:
         run.state["kept"] = "s" * state_bytes
         await run.flush()
@@ -74,7 +74,7 @@ async def saver(run: AsyncRun, seconds: float) -> int:
 
 @runs.handler
 async def large(run: AsyncRun, count: int) -> int:
-    """Build a transcript in the first attempt. A resume finds it."""
+    """Build a large transcript and fail, in the first attempt. In the second attempt, return the number of messages."""
     if run.resumed is None:
         for number in range(count):
             run.messages.append(message(number))
@@ -136,7 +136,7 @@ async def _warm(client: AsyncClient, worker: Worker) -> None:
 
 
 def whole(admin: redis.Redis, size: int, state: int) -> int:
-    """Save the same transcript as a whole in each step, as one msgpack value."""
+    """Save the same transcript as one msgpack value in each step, and return the bytes that the server received."""
     before = received(admin)
     messages: list[Any] = []
     for number in range(size):
@@ -191,8 +191,10 @@ async def resume(url: str, admin: redis.Redis, count: int = 10_000) -> dict[str,
 
 
 def savers(url: str) -> dict[str, Any]:
-    """Measure langgraph's savers in an environment of their own: the bytes that each writes for the same transcript, or why it does
-    not run here.
+    """Measure langgraph's savers in their own environment.
+
+    Returns:
+        For each saver the bytes that it writes for the same transcript, or the reason why it does not run here.
     """
     with tempfile.TemporaryDirectory() as directory:
         program = Path(__file__).with_name("peers") / "langgraph_app.py"

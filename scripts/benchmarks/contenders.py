@@ -1,4 +1,4 @@
-"""The measured queues, what is unfair about each comparison, and how their programs are started (see peers/probe.py)."""
+"""The measured queues, the unfair points of each comparison, and how their programs are started (see peers/probe.py)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,14 @@ class Contender:
         }  # fmt: skip
 
     def ask(self, verb: str, url: str, marks: Path, count: int) -> dict[str, Any] | None:
-        """Return what a producer measured, or None if the queue lacks the feature."""
+        """Run the producer program of the queue, and return its figures; None if the queue lacks the feature.
+
+        Args:
+            verb: The command of the program: one, many, pick_up or trip (see peers/probe.py).
+            url: The server.
+            marks: The file to which handlers write.
+            count: The number of jobs.
+        """
         assert self.start
         done = subprocess.run(
             [*self.start, verb, url, str(count)],
@@ -67,7 +74,7 @@ class Contender:
 
     @contextlib.contextmanager
     def working(self, url: str, marks: Path, processes: int = 1) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """Run that many workers. Stop them with SIGTERM and then with SIGKILL."""
+        """Run `processes` workers while the context is open, and yield them. Stop them with SIGTERM and then with SIGKILL."""
         assert self.start
         log = marks.with_suffix(".log").open("ab")
         started = [
@@ -115,7 +122,7 @@ CONTENDERS = (
 
 
 def named(names: str) -> list[Contender]:
-    """Return all contenders, or the named ones and always ours."""
+    """Return the contenders with the given names, separated by commas, and ours. Return all if `names` is empty."""
     if not names:
         return list(CONTENDERS)
     wanted = {name.strip().lower() for name in names.split(",")} | {OURS}

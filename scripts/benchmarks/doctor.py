@@ -1,4 +1,4 @@
-"""Measure how long the doctor checks a large namespace, how long its repairs take, and the longest command of each.
+"""Measure how long `coordinator doctor` takes to check and to repair a large namespace, and the longest command of each.
 
 It uses an embedded server of its own. The benchmark reports figures and never fails because of them.
 """
@@ -47,7 +47,7 @@ def examined(admin: redis.Redis, url: str, *, repair: bool) -> dict[str, object]
 
 
 def name_of(command: bytes) -> str:
-    """Return the name of a script. The call identifies a script that is sent as a whole because the server did not have it yet."""
+    """Return the name of the script that a command calls, or the name of the command if it calls none by its hash."""
     words = command.decode(errors="replace").split()
     names = {script.sha: script.name for script in scripts.SCRIPTS}
     return names.get(words[1], words[1]) if words[0] == "EVALSHA" else words[0]

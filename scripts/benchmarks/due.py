@@ -1,4 +1,4 @@
-"""Measure how late delayed, retried and cancelled runs are, and the longest command while very many runs are due at once.
+"""Measure how late delayed, retried and cancelled runs are, and the longest command while very many runs are due together.
 
 It uses one coordinator process, one worker process and an embedded server; all share the host's clock. The benchmark reports
 figures and never fails because of them.
@@ -51,7 +51,7 @@ def spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
 
 
 def delayed(client: Client, count: int) -> list[float]:
-    """Measure runs that become due one after the other, enqueued in any order."""
+    """Return how many seconds late each of `count` runs is. They become due one after the other, and are enqueued in any order."""
     begin = time.time() + 1.0
     due = [begin + random.random() * count * APART for _ in range(count)]
     handles = [client.enqueue("reached", at=at) for at in due]
@@ -59,7 +59,7 @@ def delayed(client: Client, count: int) -> list[float]:
 
 
 def sooner(client: Client, count: int) -> list[float]:
-    """Measure a run that becomes due sooner than the one that the coordinator waits for."""
+    """Return how many seconds late a run is that becomes due sooner than the run for which the coordinator waits."""
     late = []
     client.enqueue("reached", delay=3600.0)
     for _ in range(count):
@@ -71,14 +71,14 @@ def sooner(client: Client, count: int) -> list[float]:
 
 
 def retried(client: Client, count: int) -> list[float]:
-    """Measure retries that are as far apart as the delayed runs. With all at once, the figure would be the duration of a burst."""
+    """Return how many seconds late each retry is. The retries are APART seconds apart: together they would measure a burst."""
     begin = time.time() + 1.0
     handles = [client.enqueue("second_time", at=begin + number * APART) for number in range(count)]
     return [handle.result(PATIENCE) for handle in handles]
 
 
 def cancelled(client: Client, admin: redis.Redis, count: int) -> list[float]:
-    """Measure from the call to the moment when the handler can see the cancel."""
+    """Return the seconds from each call of `cancel` to the moment when the handler can see the cancel."""
     told = []
     for _ in range(count):
         handle = client.enqueue("until_told")

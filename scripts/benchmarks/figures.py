@@ -19,10 +19,10 @@ def spread(values: Sequence[float]) -> list[float]:
 
 
 def rounded(value: float) -> float:
-    """Round to four digits. No machine of this kind can repeat more."""
+    """Round to four significant digits, because the next digits differ from one measurement to the next."""
     return float(f"{value:.4g}")
 
 
 def shown(value: float) -> str:
-    """Format as 1,234 or 12.3 or 0.123."""
+    """Return a number as text with three or more digits: 1,234 or 12.3 or 1.23."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,8 +1,8 @@
 """The floor of the server's time: the commands of claims and completions, with the same arguments, in scripts that do nothing else.
 
 MONITOR records the commands while our own scripts claim and complete runs in batches. A replay then executes them on the same data:
-one script for each batch, in which every command, key, field and value is a constant. What our scripts take beyond this is their
-own: reading arguments, checks, formatting, building keys, and the answer.
+one script for each batch, in which every command, key, field and value is a constant. The time that our scripts take beyond this
+is their own work: reading arguments, checks, formatting, building keys, and the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ _END = b"floor: end"
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Microseconds of the server for each run: of our scripts, and of their commands alone. `commands` is their number."""
+    """The server's time for each run, in microseconds.
+
+    Attributes:
+        claim: The claim with our scripts.
+        complete: The completion with our scripts.
+        bare_claim: The commands of the claim alone.
+        bare_complete: The commands of the completion alone.
+        commands: The number of these commands.
+    """
 
     claim: float
     complete: float
@@ -38,7 +46,7 @@ class Floor:
 
 
 class Monitor:
-    """A connection that sees the commands which scripts execute."""
+    """A connection that receives all commands that scripts execute (MONITOR)."""
 
     def __init__(self, server: BenchServer) -> None:
         self._admin = server.admin
@@ -75,7 +83,7 @@ def replay_of(commands: Sequence[Sequence[bytes]]) -> str:
 
 
 def measured(server: BenchServer, count: int) -> Floor:
-    """Claim and complete that many runs with our scripts, and then with their commands alone."""
+    """Claim and complete `count` runs with our scripts, and then with their commands alone. Return the times."""
     made = Bare(server, "floor").enqueues(count)
     batches = [made[start : start + PIPELINE] for start in range(0, count, PIPELINE)]
 

@@ -1,4 +1,4 @@
-"""Measure what may grow with size: the drain of many waiting runs, idle fleets, start-up recovery, partitions on a Cluster.
+"""Measure how costs grow with size: the drain of many waiting runs, idle fleets, start-up recovery, partitions on a Cluster.
 
 scripts/bench growth [--waiting 10000,100000,1000000] [--fleets 10,100,1000] [--interrupted 1000,10000,100000]
                      [--partitions 1,4,8] [--rounds N] [--only drain,idle,recovery,partitions]
@@ -71,7 +71,7 @@ def coordinator_command(url: str, namespace: str) -> list[str | Path]:
 
 
 def drain(server: BenchServer, waiting: int, directory: Path) -> dict[str, float]:
-    """Return the rate of one worker for the first of that many waiting runs."""
+    """Let `waiting` runs wait. Return the runs per second of one worker for the first of them, and the bytes of a waiting run."""
     server.empty()
     before = server.memory()
     Bare(server, "runs").fill(waiting)
@@ -81,10 +81,10 @@ def drain(server: BenchServer, waiting: int, directory: Path) -> dict[str, float
 
 
 def settle(server: BenchServer) -> None:
-    """Wait until the work that the filling caused is done, before the drain is measured.
+    """Rewrite the append-only file of the server, and wait until it is on the disk, before the drain is measured.
 
-    The server rewrites its file whenever it has doubled, and writes it to the disk. A fork during the measurement would make the
-    server copy each page that it writes.
+    The server would otherwise rewrite the file during the measurement, because the file has grown. It forks for that, and has to
+    copy each page of memory that it changes meanwhile.
     """
     rewriting = lambda: server.admin.info("persistence")["aof_rewrite_in_progress"]  # noqa: E731
     until(lambda: not rewriting(), "the end of the rewriting of the file")
@@ -105,9 +105,9 @@ def drained(url: str, wanted: int, directory: Path) -> float:
 
 
 def idle(server: BenchServer, fleet: int, seconds: float) -> dict[str, float]:
-    """Measure the server's cost per second for a fleet without work and its coordinator.
+    """Measure the server's cost per second for an idle fleet of `fleet` workers and its coordinator.
 
-    The workers are real, but many share a process.
+    The workers are real, but up to 50 of them share a process.
     """
     server.empty()
     namespace = f"idle{fleet}"
@@ -168,7 +168,7 @@ def recovery(server: BenchServer, interrupted: int) -> dict[str, float]:
 
 
 def partitions(cluster: Cluster, count: int, directory: Path) -> dict[str, float]:
-    """Execute the same runs with different numbers of partitions on three masters. All runs must end."""
+    """Measure 10,000 runs with `count` partitions on three masters. All runs must end."""
     nodes = [BenchServer(node.port, node.pid) for node in cluster.nodes]
     for node in nodes:
         node.empty()

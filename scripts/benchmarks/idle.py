@@ -1,4 +1,4 @@
-"""Count what an idle system sends: two fleets of one worker process each, and a coordinator, with nothing to do.
+"""Count the commands that an idle system sends: two fleets of one worker process each, and a coordinator, without any run.
 
     scripts/bench idle [--seconds S] [--partitions N] [--lease S] [--details] [--json]
 

@@ -36,7 +36,7 @@ async def read(client: AsyncClient, id: str, delays: list[float]) -> int:
 
 
 async def typed(found: BenchServer, runs: int, tokens: int, per_second: float) -> dict[str, float]:
-    """Let runs emit at the speed of a model, with a reader each. They begin when all readers wait, each at another moment."""
+    """Measure runs that emit at the speed of a model, each with its own reader. The runs begin when all readers wait."""
     delays: list[float] = []
     async with AsyncClient(found.url, "output") as client:
         begin, dice = time.time() + READY, random.Random(1)

@@ -48,7 +48,7 @@ async def talking(run: AsyncRun, phases: list[tuple[float, float]], seconds: flo
 
 @runs.handler(throttle=0)
 async def saving(run: AsyncRun, until: float) -> list[tuple[float, float]]:
-    """Save a small checkpoint now and then. Return the time of each save, and how long it took."""
+    """Save a small checkpoint every 0.2 s. Return the time of each save, and the seconds that it took."""
     saves = []
     while (now := time.time()) < until:
         run.state["saves"] = len(saves)

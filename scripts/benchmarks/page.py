@@ -1,7 +1,7 @@
 """Measure how long the page's server takes for the overview and for lists of runs in a large namespace, and its longest command.
 
-It also measures what viewers cost: with none, with one and with many, the commands and the processor time of the server, and the
-processor time of the web process, while ten runs are enqueued each second.
+It also measures the cost of viewers: the commands and the processor time of the server, and the processor time of the web process,
+without viewers, with one and with many, while ten runs are enqueued each second.
 
 It uses an embedded server of its own. The benchmark reports figures and never fails because of them.
 """
@@ -135,7 +135,7 @@ async def view(address: str, boards: list[int]) -> None:
 
 
 async def cost_of(admin: redis.Redis, url: str, web: tuple[int, str], viewers: int, seconds: float) -> dict[str, Any]:
-    """Return what this number of viewers costs per second, beside ten enqueued runs."""
+    """Return the cost of this number of viewers per second, while ten runs are enqueued each second."""
     boards = [0]
     tasks = [asyncio.create_task(view(web[1], boards)) for _ in range(viewers)]
     async with AsyncClient(url, NAMESPACE) as client:

@@ -23,7 +23,17 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Aim:
-    """A goal: a figure of ours as a ratio to the best of some other queues. `more`: whether more is better."""
+    """A goal for the ratio of one of our figures to that of the best other queue.
+
+    Attributes:
+        measure: The name of the figure in the report.
+        figure: The name of the figure in the JSON.
+        least: The ratio that must be reached.
+        aim: The ratio that should be reached.
+        more: True if a higher figure is better.
+        among: Returns True for a queue with which we compare.
+        against: A description of these queues.
+    """
 
     measure: str
     figure: str
@@ -34,7 +44,7 @@ class Aim:
     against: str
 
     def ratio(self, found: Data) -> tuple[float, str] | None:
-        """Return our figure divided by that of the best other queue, and its name."""
+        """Return our figure divided by that of the best other queue, and the name of that queue; None if one is not measured."""
         ours = found["contenders"].get(OURS, {}).get(self.figure)
         others = {
             name: figures[self.figure][0]

@@ -23,7 +23,15 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The cost of a server so far. `commands` includes the commands inside scripts; `reads` counts reads from sockets."""
+    """The cost of a server so far.
+
+    Attributes:
+        cpu: The processor time in seconds.
+        commands: The number of commands, including those inside scripts.
+        reads: The number of reads from sockets.
+        received: The bytes that the server has received.
+        at: The monotonic time of this measurement.
+    """
 
     cpu: float
     commands: int
@@ -64,7 +72,7 @@ class BenchServer:
         return f"Valkey {found}" if found else f"Redis {info['redis_version']}"
 
     def empty(self) -> None:
-        """Delete all keys, scripts and the slow log, and start a new append-only file. Each measurement finds a new server."""
+        """Delete all keys, scripts and the entries of the slow log, so that each measurement finds an empty server."""
         self.admin.execute_command("FLUSHALL", "SYNC")
         self.admin.execute_command("SCRIPT", "FLUSH", "SYNC")
         self.admin.execute_command("SLOWLOG", "RESET")

@@ -113,7 +113,7 @@ def fill(found: BenchServer, kind: str, count: int) -> float:
 
 
 def let_all_come_due(found: BenchServer) -> int:
-    """Return how many runs wait."""
+    """Make all waiting runs due now, and return their number."""
     count = int(found.admin.zcard(WAITING))
     found.admin.execute_command("ZUNIONSTORE", WAITING, 1, WAITING, "WEIGHTS", 0)
     return count
@@ -163,7 +163,10 @@ def timeouts(found: BenchServer) -> dict[str, float]:
 
 
 def joins(found: BenchServer, count: int, rounds: int) -> dict[str, float]:
-    """Compare a fan-out and join of children with as many plain runs, both from the first call to the last ending, in turns."""
+    """Compare a parent that waits for `count` children with `count` plain runs, in alternating rounds.
+
+    Both are measured from the first call to the last ending.
+    """
     rates: dict[str, list[float]] = {"plain": [], "joined": []}
     for number in range(rounds):
         found.empty()

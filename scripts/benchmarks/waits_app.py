@@ -55,10 +55,10 @@ async def talkative(run: AsyncRun, text: str) -> None:
 
 @runs.handler
 async def nothing(run: AsyncRun) -> None:
-    """End at once."""
+    """End immediately."""
 
 
 @runs.handler
 async def fan_out(run: AsyncRun, count: int) -> int:
-    """Wait for many children that end at once."""
+    """Wait for many children that end immediately, and return their number."""
     return len(await run.gather("nothing", [nothing.inputs() for _ in range(count)]))

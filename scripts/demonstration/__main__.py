@@ -6,9 +6,8 @@ import os
 import signal
 
 for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(
-        _number, lambda number, _: os._exit(128 + number)
-    )  # no process runs yet, and no traceback of an import is shown
+    # No other process runs yet, and an interrupted import must not print a traceback.
+    signal.signal(_number, lambda number, _: os._exit(128 + number))
 
 import sys  # noqa: E402
 

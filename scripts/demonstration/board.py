@@ -9,7 +9,16 @@ from scripts.demonstration.journal import Line
 
 @dataclass
 class RunState:
-    """One run: the number of the worker that executes it now (0: none), and the worker that did each step last."""
+    """One run.
+
+    Attributes:
+        number: The number of the run in the demo.
+        owner: The number of the worker that executes it now; 0 for none.
+        token: The token of its last attempt.
+        steps: For each step that has begun, the number of the worker that began it last.
+        returned: True if its handler has returned.
+        finished: True if the producer has its result.
+    """
 
     number: int
     owner: int = 0
@@ -21,7 +30,14 @@ class RunState:
 
 @dataclass
 class WorkerState:
-    """A worker process. Workers are numbered in the order in which they started."""
+    """A worker process.
+
+    Attributes:
+        number: Its number, in the order in which the processes started.
+        pid: Its process id.
+        supervisor: The process id of its supervisor.
+        fate: killed, stopped or lost; empty while it is live.
+    """
 
     number: int
     pid: int

@@ -1,7 +1,7 @@
-"""Which fault is injected when, and how its effect is described.
+"""Inject the faults of the demo one after the other, and describe their effects.
 
-Each fault waits until a part of all steps has begun and the runs have recovered from the fault before it. So a slow machine sees
-the same demo, only slower.
+Each fault is injected when a given part of all steps has begun and the runs have recovered from the fault before it. So the demo is
+the same on a slow machine, only slower.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Scenario = Iterator[None]  # continues at each tick
 
 
 class FaultSchedule:
-    """Injects the faults, one after the other, while the demo calls `tick`."""
+    """Inject the faults, one after the other. The demo calls `tick` again and again."""
 
     def __init__(self, processes: DemoProcesses, board: Board) -> None:
         self.processes, self.board = processes, board
@@ -60,7 +60,7 @@ class FaultSchedule:
                 one.effect = one.describe(cost) if cost.over else ""
 
     def broken(self) -> bool:
-        """Return True if a process has ended that the demo did not kill."""
+        """Return True if the coordinator or the first fleet has ended although the demo did not kill it."""
         return any(process.poll() is not None for process in (self.coordinator, self.near))
 
     def _run_all(self) -> Scenario:

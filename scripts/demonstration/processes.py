@@ -48,8 +48,8 @@ class DemoProcesses:
         """Start a server.
 
         Args:
-            synced: Whether it writes to disk before it answers. The demo kills it: with `everysec` an acknowledged write may
-                still be in memory then, and would be lost.
+            synced: True to make the server write to disk before it answers. The demo kills the server: with `everysec`, an
+                acknowledged write may still be in memory then, and would be lost.
         """
         self._server = attach(self.folder / "valkey")
         if synced:

@@ -1,4 +1,4 @@
-"""Count what became of the runs and what each fault cost, from the lines of the journal and the list of faults."""
+"""Count the finished and lost runs, and the cost of each fault, from the lines of the journal and the list of faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Fault:
 
 @dataclass
 class Cost:
-    """What a fault cost: the runs that it hit, the pauses of those that continued, and the steps that were repeated."""
+    """The cost of a fault: the runs that it hit, the pauses of those that continued, and the number of repeated steps."""
 
     hit: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)  # finished before they could be moved
@@ -44,7 +44,7 @@ class Cost:
 
     @property
     def over(self) -> bool:
-        """Whether every run that was hit has continued."""
+        """Return True if every run that was hit has continued or ended."""
         return self.hit <= self.ended | set(self.resumed) | set(self.saved_again)
 
 
@@ -69,7 +69,7 @@ class Tally:
 
 
 def tally(lines: Sequence[Line], faults: Sequence[Fault], steps: int) -> Tally:
-    """Count what became of all runs whose enqueue was acknowledged. Each run has `steps` steps."""
+    """Return the result of the demo, for all runs whose enqueue was acknowledged. Each run has `steps` steps."""
     by_run: dict[str, list[Line]] = {line.run: [] for line in lines if line.what == "asked"}
     for line in lines:
         if line.run in by_run:
@@ -96,7 +96,7 @@ def tally(lines: Sequence[Line], faults: Sequence[Fault], steps: int) -> Tally:
 
 
 def effect(lines: Iterable[Line], fault: Fault) -> Cost:
-    """Return what a fault has cost so far."""
+    """Return the cost of a fault so far."""
     by_run: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         by_run[line.run].append(line)
@@ -152,7 +152,7 @@ def _cause(attempt: _Attempt, faults: Sequence[Fault], costs: Sequence[Cost], ot
 
 
 def _charge(run: str, own: list[Line], fault: Fault, cost: Cost) -> None:
-    """Add what the fault cost one run, if the run was executing there."""
+    """Add the cost of a fault for one run, if the run was executing in a process that the fault hit."""
     before = [line for line in own if line.at <= fault.at and line.what in ("start", "left", "end")]
     if not before or before[-1].what != "start" or (fault.victims and before[-1].pid not in fault.victims):
         return

@@ -33,7 +33,14 @@ Samples = dict[str, list[float]]
 
 
 def moved(stage: Stage, hit: set[str], before: int, patience: float) -> dict[str, int]:
-    """Return when each affected run started again, after waiting for that."""
+    """Wait until all affected runs have started again, for at most `patience` seconds. Return the time in ns of each new start.
+
+    Args:
+        stage: The contender.
+        hit: The affected runs.
+        before: The time in ns of the fault.
+        patience: The longest wait in seconds.
+    """
 
     def again() -> dict[str, int]:
         return {mark.job: mark.at for mark in reversed(stage.marks("start")) if mark.at > before and mark.job in hit}
@@ -62,7 +69,10 @@ def milliseconds(ns: int) -> float:
 
 
 def stopped(stage: Stage, runs: int) -> dict[str, Any]:
-    """Drain: measure from the request, and from the moment the handler was stopped, to its next first line elsewhere."""
+    """Drain one worker process. Measure how long its runs pause until their handlers start in another process.
+
+    The pause is measured twice: from the request, and from the moment at which the handler was stopped.
+    """
     pid, hit = hit_one(stage, runs)
     sent = time.monotonic_ns()
     stage.ask_to_stop(pid)
@@ -79,7 +89,7 @@ def stopped(stage: Stage, runs: int) -> dict[str, Any]:
 
 
 def killed(stage: Stage, runs: int, patience: float) -> dict[str, Any]:
-    """Kill one worker process with SIGKILL."""
+    """Kill one worker process with SIGKILL. Measure how long its runs pause until their handlers start in another process."""
     pid, hit = hit_one(stage, runs)
     sent = time.monotonic_ns()
     os.kill(pid, signal.SIGKILL)
@@ -142,7 +152,7 @@ def measure(rounds: int, runs: int, lease: float) -> dict[str, Any]:
 
 
 def summed(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the samples of all rounds, with their quantiles; add up the counts."""
+    """Return the samples of all rounds together, with their quantiles, and the sums of the counts."""
     whole: dict[str, Any] = {}
     for key in rounds[0]:
         values = [one[key] for one in rounds]

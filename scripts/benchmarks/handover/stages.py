@@ -28,7 +28,16 @@ STARTS = 60.0
 
 @dataclass(frozen=True)
 class Mark:
-    """A line that a handler has written."""
+    """A line that a handler has written.
+
+    Attributes:
+        at: The monotonic time in ns.
+        pid: The process of the handler.
+        what: start or stop.
+        job: The id of the job.
+        step: The step at which the handler continues.
+        tries: The number of attempts that the job has used.
+    """
 
     at: int
     pid: int
@@ -59,7 +68,7 @@ class Stage:
         raise NotImplementedError
 
     def ask_to_stop(self, pid: int) -> None:
-        """Ask a worker process to shut down in order."""
+        """Ask a worker process to shut down gracefully."""
         os.kill(pid, signal.SIGTERM)
 
     # -- what all contenders share
@@ -152,9 +161,9 @@ class Peer(Stage):
             self.start(self._python, self._app, "work", self.url)
 
     def enqueue(self, count: int) -> None:
-        """Enqueue the jobs when both processes are ready.
+        """Enqueue jobs until both processes have taken one.
 
-        The queues log no common line, so the first jobs that they take show it.
+        The log lines of the queues differ, so only a started job shows that a process is ready.
         """
         seen: set[int] = set()
         until = time.monotonic() + STARTS

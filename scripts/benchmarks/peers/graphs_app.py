@@ -2,10 +2,10 @@
 
     program SAVER URL TURNS DIRECTORY DURABILITY     {"bytes": …, "transcript": …, "put_ms": …, …}, or {"problem": …}
 
-SAVER is ours, redis (langgraph-checkpoint-redis), postgres (langgraph-checkpoint-postgres), sqlite or memory. Bytes are those that
-the server receives, that the process has sent on its connection, or that it passes to write calls. So what is sent counts, and not
-what is kept. Times are medians of the last quarter of the calls; the times with cpu are those of the process alone, which other
-programs of the machine do not change.
+SAVER is ours, redis (langgraph-checkpoint-redis), postgres (langgraph-checkpoint-postgres), sqlite or memory. The bytes are those
+that a saver sends, and not those that it keeps: the bytes that the server receives, that the process has sent on its connection, or
+that it passes to write calls. Times are medians of the last quarter of the calls. The times with cpu are the processor time of the
+process, which other programs of the machine do not change.
 """
 
 from __future__ import annotations

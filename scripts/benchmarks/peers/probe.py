@@ -1,8 +1,8 @@
-"""What the programs of all queues share: the mark that a handler writes, and the commands with which the benchmark drives it.
+"""The common part of the programs of all queues: the mark that a handler writes, and the commands of the program.
 
-A handler writes its first line's time to a file (BENCH_MARKS), and the time when the call that enqueued it began, both on the
-host's monotonic clock. So no queue needs a result to be measured, and all are measured alike. This module uses the standard library
-only, because it is imported in the environment of every queue.
+The first line of a handler writes two times to a file (BENCH_MARKS), both on the host's monotonic clock: the present time, and the
+time at which the call that enqueued the job began. So no queue needs a result to be measured, and all are measured in the same way.
+This module uses the standard library only, because it is imported in the environment of every queue.
 
     program one URL COUNT       enqueue one by one                  {"seconds": …, "cpu": …}
     program many URL COUNT      enqueue in batches                  the same
@@ -50,7 +50,7 @@ def main(producer: Callable[[str], Awaitable[Producer]], work: Callable[[str], A
 
 
 def runner() -> Callable[[Any], Any]:
-    """Use uvloop if the environment of the queue has it."""
+    """Return the function that runs a coroutine: on uvloop, if the environment of the queue has it."""
     try:
         import uvloop
     except ImportError:
