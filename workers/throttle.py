@@ -30,6 +30,6 @@ class Throttle:
         """Record that a save succeeded.
 
         Args:
-            now: The time at which that save was sent. The next window starts at this time.
+            now: The monotonic time at which that save was sent. The next window starts at this time.
         """
         self._saved = now if self._saved is None else max(self._saved, now)

@@ -1,6 +1,6 @@
 """Report the metrics of a process through OpenTelemetry, if the program has configured an SDK.
 
-The instruments are observed when the SDK exports, so an attempt costs nothing more.
+The SDK reads the instruments only when it exports, so the attempts themselves do not become slower.
 """
 
 from __future__ import annotations

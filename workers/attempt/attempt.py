@@ -30,17 +30,17 @@ class AttemptObserver(Protocol):
     """The methods that an attempt calls on its worker when the attempt is lost, makes progress or is out of time."""
 
     def on_lost(self, attempt: Attempt) -> None:
-        """Handle the loss of an attempt: its run belongs to another owner now."""
+        """Stop the handler of a lost attempt. Its run belongs, or may belong, to another owner."""
 
     def on_progress(self, attempt: Attempt) -> None:
-        """Handle progress of an attempt, as the server counts it."""
+        """Record that the server has counted progress of the attempt's run."""
 
     def may_linger(self, attempt: Attempt) -> bool:
         """Return False if a waiting handler must end, because another run could use its slot."""
         ...
 
     def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
-        """Kill an attempt whose deadline has passed. Its run fails with this error."""
+        """Kill an attempt whose deadline has passed. Its run fails with `error`."""
 
 
 _outboxes = threading.Lock()  # held while an attempt gets its outbox, because several threads of a handler may emit
@@ -84,11 +84,11 @@ class Attempt(WaitingAttempt):
         self.draft: Draft | None = None
         self.loading: int | None = None  # while the checkpoint is being loaded: how many loads have failed
         self.note: Note | None = None
-        self.note_sent: Note | None = None
+        self.note_sent: Note | None = None  # the note that the last heartbeat carried
         self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
         self.has_group = False  # whether other runs may wait for the place of the run in its group
         self.emitter: Emitter | None = None
-        self.outbox: Outbox | None = None  # is made by the first emit
+        self.outbox: Outbox | None = None  # the first call of `emit` makes it
         self.emits_soon = False  # whether the emitter will send the events in the outbox
         self._at_end: list[Callable[[], object]] = []
 
@@ -104,7 +104,7 @@ class Attempt(WaitingAttempt):
 
     @property
     def life(self) -> int:
-        """The life of the run."""
+        """The life of the run: 1, and 1 more after each time it was revived."""
         return self.counters.life
 
     # -- called by the handler's Run
@@ -113,7 +113,7 @@ class Attempt(WaitingAttempt):
         """Pass an event to the emitter, which sends it soon. Any thread may call this.
 
         Args:
-            letter: e for an event, n for a note.
+            letter: `e` for an event, `n` for a note.
             data: The encoded value.
 
         Returns:

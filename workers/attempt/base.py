@@ -30,7 +30,7 @@ class BaseAttempt(Lifecycle):
         claimed: The run, as the claim returned it.
         lease: The lease under which the run was claimed.
         handler: The handler of the run's kind.
-        clock: Returns a time in seconds that never goes back.
+        clock: A function that returns the monotonic time in seconds.
     """
 
     def __init__(self, claimed: Claimed, lease: Lease, handler: Handler[..., Any], clock: Callable[[], float]) -> None:
@@ -90,9 +90,10 @@ class BaseAttempt(Lifecycle):
             await self.unless_stopped(self.lease.wait_until_confirmed(), may_drain)
 
     def may_call(self) -> bool:
-        """Return False if the lease is in doubt, or if a stop that is not a drain was requested. Any thread may call this.
+        """Return True if the handler may begin the external call of an effect now. Any thread may call this.
 
-        A stop that the handler has got does not forbid calls of its clean-up, unless the run is lost.
+        The answer is False while the lease is in doubt, after the run was lost, and between the request of a stop other than a
+        drain and its delivery. After the delivery, the clean-up of the handler may have effects.
         """
         stop = self.stopping
         if stop is not None and (stop.why == "lost" or (stop.why != "drain" and not self.delivered)):
@@ -113,7 +114,7 @@ class BaseAttempt(Lifecycle):
         return requested
 
     def request_kill(self, error: DeadlineExceeded) -> None:
-        """Ask the handler to stop because a deadline of the run has passed. The run fails with this error."""
+        """Ask the handler to stop because a deadline of the run has passed. The run fails with `error`."""
         super().request_kill(error)
         self._announce_stop()
 

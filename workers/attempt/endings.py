@@ -37,7 +37,9 @@ def outcome_word(outcome: Outcome, answer: str) -> str:
 
 
 def measure_ending(metrics: WorkerMetrics, attempt: Attempt, outcome: Outcome, answer: str, now: float) -> None:
-    """Count an attempt whose outcome the server has answered. The recorder counts plainly completed attempts itself, for speed.
+    """Count an attempt after the server has stored or refused its outcome.
+
+    The recorder itself counts attempts whose completion the server has stored, because that is faster.
 
     Args:
         metrics: The metrics of the process.

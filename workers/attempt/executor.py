@@ -167,7 +167,7 @@ def _is_cancelled(error: BaseException) -> bool:
 
 
 def _is_stop(error: BaseException) -> bool:
-    """Return True if an error is a stop.
+    """Return True if an error means that the handler was stopped, and did not fail.
 
     A TaskGroup wraps a stop into an exception group. TreeCancelled for the run itself is a stop too: the run was cancelled,
     whether or not this worker has learned of it.

@@ -1,4 +1,7 @@
-"""Errors as stored text. Any error that a handler raises must be storable: otherwise its run would never end."""
+"""Turn errors into bytes that the server stores.
+
+This must succeed for every error that a handler raises: otherwise its run would never end.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def failure(error: BaseException) -> bytes:
 
 
 def retry_later(error: BaseException) -> bytes:
-    """Return a RetryLater as bytes, without a traceback: it asks for a delay and is not a failure."""
+    """Return a RetryLater as bytes, without a traceback, because it is a request for a delay and not a failure."""
     return encode([RetryLater.__name__, _message(error)[:MESSAGE_CHARACTERS], ""], "error")
 
 

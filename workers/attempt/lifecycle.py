@@ -57,7 +57,7 @@ STOP_TRANSITIONS: dict[str, dict[StopStage, StopStage]] = {
     "request": {
         StopStage.NONE: StopStage.REQUESTED,
         StopStage.REQUESTED: StopStage.REQUESTED,
-        StopStage.DELIVERED: StopStage.DELIVERED,  # another reason does not make the handler notice a second time
+        StopStage.DELIVERED: StopStage.DELIVERED,  # a stop is raised in the handler once, even if another reason follows
     },
     "deliver": {StopStage.REQUESTED: StopStage.DELIVERED, StopStage.DELIVERED: StopStage.DELIVERED},
 }
@@ -178,15 +178,14 @@ class Lifecycle:
     def request_kill(self, error: DeadlineExceeded) -> None:
         """Ask the handler to stop because a deadline of the run has passed.
 
-        The run fails with this error, unless the handler returns a result first.
+        The run fails with `error`, unless the handler returns a result first.
         """
         self._killed = error
         self._request(Stopped("deadline"))
 
     def _request(self, stopping: Stopped) -> None:
-        self._move_stop(
-            "request"
-        )  # before the stop is visible: the handler's thread may deliver the stop as soon as it sees it
+        # The handler's thread may deliver the stop as soon as it sees `_stopping`, so the stage is written first.
+        self._move_stop("request")
         self._stopping = stopping
 
     def deliver_stop(self) -> None:

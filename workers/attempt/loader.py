@@ -61,6 +61,7 @@ class Loader:
         saves: Sends the saves of the attempts.
         middleware: The middleware of the registries, by kind.
         metrics: Measures saves and resumptions; None to measure nothing.
+        limits: Sends the requests for the limited calls of the attempts.
     """
 
     wire: AsyncWire
@@ -211,8 +212,8 @@ class _RepeatedLoad:
 class _Sender:
     """Send one save to the server, without repeating it. The saver repeats a failed save with the newest cut.
 
-    What the attempt has spent is stored before the save. A later attempt does not repeat work that is saved, so it would never
-    count what that work has cost.
+    The total that the attempt has spent is stored before the save. A later attempt does not repeat saved work, so after a crash
+    between the two requests the cost of that work would otherwise never be counted.
     """
 
     wire: AsyncWire

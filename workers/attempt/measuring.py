@@ -1,4 +1,7 @@
-"""Measure the saves of attempts, and the time and work that runs lose with a lost worker. Used only with metrics or middleware."""
+"""Measure the saves of attempts, and the time and work that runs lose when a worker is lost.
+
+The worker uses this module only if it has metrics or middleware.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class SteppedSender:
 
     Attributes:
         send: Sends the save.
-        around_step: Makes the context manager.
+        around_step: Makes the context manager from the type and the name of a step.
     """
 
     send: Send
@@ -59,7 +62,7 @@ class SteppedSender:
 
 
 async def read_history(wire: AsyncWire, attempt: Attempt) -> tuple[AttemptRecord, ...]:
-    """Return the earlier attempts of a run that did not complete. Return nothing if the server does not answer."""
+    """Return the earlier attempts of a run, or an empty tuple if the server does not answer."""
     plan = worker_plans.read_loss(attempt.lease.keys, attempt.id, "")
     try:
         story, _, _ = await drive_async(wire, plan, give_up=lambda: True)
@@ -71,8 +74,8 @@ async def read_history(wire: AsyncWire, attempt: Attempt) -> tuple[AttemptRecord
 async def measure_resumption(wire: AsyncWire, metrics: WorkerMetrics, attempt: Attempt) -> None:
     """Measure how long a run had no worker after its worker was lost, and how much of its work is repeated.
 
-    If the lost worker was given up because its lease expired, it was lost at its last heartbeat or later, and the time counts from
-    there. If its supervisor saw it end, the time counts from that moment. If the server does not answer, nothing is measured.
+    If the lease of the lost worker expired, the time counts from its last heartbeat. If a supervisor saw the worker end, the time
+    counts from that moment. If the server does not answer, nothing is measured.
     """
     worker = attempt.claimed.prev.partition(" ")[0]
     plan = worker_plans.read_loss(attempt.lease.keys, attempt.id, worker)

@@ -22,7 +22,7 @@ from workers.attempt.failure import failure, first_line, retry_later
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import packed_note
 from workers.handlers.checkpoint.draft import RESULT_LIMIT
-from workers.handlers.checkpoint.messages import kept
+from workers.handlers.checkpoint.messages import encode_plain
 from workers.handlers.operations.waits import WaitTimeout
 from workers.metrics.worker_metrics import WorkerMetrics
 
@@ -39,8 +39,8 @@ RELEASED = {  # the server's answers to a release, for the log
 
 SUSPENDED = {  # the server's answers to a suspend, for the log
     "waiting": "waits without a slot",
-    "ok": "is queued: what it waits for has come",
-    "delayed": "is queued after a delay: what it waits for has come, but it made no progress with it the last time",
+    "ok": "is queued: its wait is over",
+    "delayed": "is queued after a delay: its wait is over, but the run made no progress after its last wait",
 }
 # The causes of a resumption that say that the handler of the run has started before.
 STARTED_BEFORE = ("release", "recover", "retry", "wake")
@@ -169,7 +169,7 @@ class Recorder:
             outbox.close()
 
     async def _send_last_spend(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Send what the attempt has spent, if the server does not have it yet. Errors are logged and not raised."""
+        """Send the total that the attempt has spent, if the server does not have it yet. Errors are logged and not raised."""
         if attempt.spend == attempt.spend_stored or isinstance(outcome, Nothing):
             return
         owner, amount = (attempt.lease.keys, attempt.id, attempt.token), attempt.spend
@@ -351,7 +351,7 @@ def _with_result(attempt: Attempt, outcome: Outcome) -> tuple[Outcome, bytes]:
         return outcome, b""
     try:
         plain = attempt.handler.plain_result(outcome.value)
-        return outcome, b"" if plain is None else kept(plain, "the result", RESULT_LIMIT)
+        return outcome, b"" if plain is None else encode_plain(plain, "the result", RESULT_LIMIT)
     except (NotPlain, TooLarge) as error:
         return Fail(error), b""
 

@@ -35,10 +35,10 @@ class Save(Protocol):
     item: Item
 
     def answered(self, word: str, progress: int) -> None:
-        """Take the server's answer and the run's progress counter."""
+        """Handle the server's answer word, and the run's progress counter after the save."""
 
     def failed(self, error: Exception) -> None:
-        """Take the error that the server did not answer, or refused the whole request."""
+        """Handle the failure of the request: the server did not answer, or it refused the whole request."""
 
 
 class Member(Protocol):
@@ -47,7 +47,7 @@ class Member(Protocol):
     keys: Keys
 
     def take_save(self) -> Save | None:
-        """Return the save to send, with the newest cut. Return None if there is none any more."""
+        """Return the save of the newest cut, or None if the saver sends nothing with this batch."""
 
 
 class SaveBatch:

@@ -38,7 +38,7 @@ LONGEST_BACK_OFF = 5.0
 
 
 class SaverClosed(Exception):
-    """The error of a flush after the saver was closed: the run belongs to another owner, or its outcome is being recorded."""
+    """The error of a flush on a closed saver: the run belongs to another owner, or its outcome is being recorded."""
 
 
 class Deltas:
@@ -54,12 +54,12 @@ class Deltas:
         self._schema = schema
         self._seq = self._acked = head.seq
         self._base, self._generation, self._shift = head.length, head.generation, 0
-        self._state, self._more, self._unsure = start.state, start.more, False
+        self._state, self._bookkeeping, self._unsure = start.state, start.bookkeeping, False
         self._saved_phases, self._names, self._sent_names = start.phases, set(start.phases), set[str]()
         self._peak = head.peak
 
     def progress_in(self, cut: Cut) -> bool:
-        """Return True if the server will count a cut as progress, compared with the last acknowledged save."""
+        """Return True if the server will count a cut as progress since the last acknowledged save."""
         if cut.iteration > self._peak or self._new_phases(cut) or cut.state != self._state:
             return True
         return cut.iteration == 0 and cut.generation + self._shift == self._generation and cut.length > self._base
@@ -78,7 +78,11 @@ class Deltas:
         base = 0 if whole or generation != self._generation else self._base
         packed = cut.packed[base : cut.length]
         state = cut.state if whole or self._unsure or cut.state != self._state else None
-        more = cut.more if (whole and cut.more) or self._unsure or cut.more != self._more else None
+        more = (
+            cut.bookkeeping
+            if (whole and cut.bookkeeping) or self._unsure or cut.bookkeeping != self._bookkeeping
+            else None
+        )
         phases: tuple[tuple[str, bytes], ...] = ()
         drop: tuple[str, ...] = ()
         if whole or self._sent_names or cut.phases is not self._saved_phases:  # usually a run has no phases
@@ -95,7 +99,7 @@ class Deltas:
     def acknowledged(self, cut: Cut, delta: Delta) -> None:
         """Record that the server has stored the changes of a cut."""
         self._acked, self._base, self._generation = delta.seq, cut.length, delta.generation
-        self._state, self._more, self._unsure = cut.state, cut.more, False
+        self._state, self._bookkeeping, self._unsure = cut.state, cut.bookkeeping, False
         if self._sent_names or cut.phases is not self._saved_phases:
             self._learn_names(cut)
         self._peak = max(self._peak, cut.iteration)
@@ -133,8 +137,8 @@ class Deltas:
             self._names.update(name for name, data in changes.items() if data is not None)
         self._saved_phases, self._sent_names = cut.phases, set()
 
-    def fallen_back(self) -> None:
-        """Make the next save send the whole checkpoint as a new generation, because the server has lost acknowledged parts."""
+    def send_whole_next(self) -> None:
+        """Make the next save send the whole checkpoint as a new generation, which replaces the stored one."""
         self._acked = 0
         self._shift += 1
 
@@ -172,18 +176,18 @@ class SentSave:
         self.item: Item = (saver.id, saver.token, delta.wire())
 
     def answered(self, word: str, progress: int) -> None:
-        """Take the server's answer and the run's progress counter."""
+        """Pass the server's answer word and the run's progress counter to the saver, unless it was closed."""
         saver, cut, delta = self.saver, self.cut, self.delta
         if saver is not None and cut is not None and delta is not None:
             saver.context.run(saver.batch_answered, self, cut, delta, word, progress)
 
     def failed(self, error: Exception) -> None:
-        """Take the error that the server did not answer, or refused the whole request."""
+        """Tell the saver that the server did not answer, or refused the whole request."""
         if self.saver is not None:
             self.saver.context.run(self.saver.batch_failed, error)
 
     def let_go(self) -> None:
-        """Ignore the answer, and keep nothing of the run."""
+        """Drop all references to the run. The server's answer will be ignored."""
         self.saver = self.cut = self.delta = None
         self.item = (self.item[0], "", b"")
 
@@ -204,20 +208,21 @@ class Saver:
         id: The id of the run, for a saver that uses a batch.
         token: The token of the run's owner, for a saver that uses a batch.
         context: The context of the attempt, by which log lines name the run, for a saver that uses a batch.
-        measure: Measures a save, if it is set: its changes, its seconds and the server's answer.
+        measure: A function that is called after each save with its changes, its seconds and the server's answer; None to measure
+            nothing.
         note: The newest note of the handler.
         note_saved: The note that the last successful save has stored.
         progress: The run's progress counter after the last save.
-        on_progress: The function that is called when the counter has grown.
+        on_progress: The function that is called when the progress counter has grown.
         on_fenced: The function that is called when the server refuses a save because the run belongs to another owner.
         may_carry_events: Returns False while a save must not carry events, because a live process does not know outputs.
         has_unstored_spending: Returns True while the server does not have the total that the attempt has spent. The sender of a
             single save stores the total first, so such a save is not sent with a batch.
-        closed: Whether the saver is closed.
+        closed: True if the saver is closed.
         offered: The number of cuts that were offered.
         emitted_before: The number of the last event that the checkpoint covered when the attempt began.
         outbox: The events that the handler has emitted, if any. Each save carries the events that the server may not have yet.
-        saved_at: When the newest saved cut was sent; None if this attempt has saved nothing yet.
+        saved_at: The monotonic time at which the newest saved cut was sent; None if this attempt has saved nothing yet.
     """
 
     keys: Keys
@@ -234,7 +239,7 @@ class Saver:
         self._deltas = Deltas(head, schema, start)
         self._throttle, self._clock, self._send = throttle, clock, send
         self._newest, self.offered, self._saved = start, 0, 0
-        self._pump: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.note: Note | None = None
@@ -247,12 +252,12 @@ class Saver:
         self.closed = False
         self.emitted_before = start.emitted
         self.outbox: Outbox | None = None
-        self.saved_at: float | None = None  # the monotonic time at which the newest saved cut was sent
+        self.saved_at: float | None = None
         self._sent = 0
 
     def save_whole(self) -> None:
         """Make the next save replace the whole stored checkpoint, because the stored one has another schema."""
-        self._deltas.fallen_back()
+        self._deltas.send_whole_next()
 
     def use_batch(self, batch: SaveBatch, keys: Keys, id: str, token: str) -> None:
         """Send saves with those of other attempts. Call this in the task of the attempt.
@@ -272,7 +277,7 @@ class Saver:
         """Save a cut when the throttle allows. A newer cut that is offered before then replaces this cut."""
         self._newest = cut
         self.offered += 1
-        if not self.closed and not self._in_batch and (self._pump is None or self._pump.done()):
+        if not self.closed and not self._in_batch and (self._task is None or self._task.done()):
             self._begin()
 
     def _begin(self) -> None:
@@ -283,7 +288,7 @@ class Saver:
             self._start_task()
 
     def _start_task(self, failures: int = 0) -> None:
-        self._pump = asyncio.get_running_loop().create_task(self._work(failures))
+        self._task = asyncio.get_running_loop().create_task(self._work(failures))
 
     async def flush(self, cut: Cut) -> None:
         """Save a cut now, and return when it is saved.
@@ -305,7 +310,7 @@ class Saver:
     # -- saving with the batch of the process
 
     def _may_use_batch(self) -> bool:
-        """Return False if the next save needs a task, because something else may have to be stored before it."""
+        """Return False if the next save needs its own task: there is no batch, or events or spending have to be stored too."""
         return self._batch is not None and self.outbox is None and not self.has_unstored_spending()
 
     def _enter_batch(self) -> None:
@@ -314,7 +319,10 @@ class Saver:
         self._batch.add(self, at_once=bool(self._waiters))
 
     def take_save(self) -> SentSave | None:
-        """Return the save of the newest cut, which the batch sends now. Return None if the saver was closed, or can't save it."""
+        """Return the save of the newest cut for a batch that is being sent now.
+
+        Return None if the saver was closed, if the save needs a task of its own, or if the cut could not be encoded.
+        """
         if self.closed:
             return None
         if not self._may_use_batch():  # the handler has emitted its first event meanwhile
@@ -331,7 +339,7 @@ class Saver:
         return self._in_flight
 
     def batch_answered(self, sent: SentSave, cut: Cut, delta: Delta, word: str, progress: int) -> None:
-        """Take the server's answer to the save that was sent with a batch."""
+        """Handle the server's answer to the save that was sent with a batch."""
         self._in_batch, self._in_flight = False, None
         if self.measure is not None:
             self.measure(delta, self._clock.monotonic() - sent.begun, word)
@@ -340,7 +348,7 @@ class Saver:
             self._begin()
 
     def batch_failed(self, error: Exception) -> None:
-        """Repeat a save after a back-off, in a task."""
+        """Log a failed save, and start a task that repeats it after a back-off."""
         self._in_batch, self._in_flight = False, None
         if not self.closed:
             _log_failure(error)
@@ -355,7 +363,7 @@ class Saver:
             if not failures:
                 await self._pause(self._throttle.wait(self._clock.monotonic()))
                 if self._may_use_batch():
-                    self._pump = None
+                    self._task = None
                     self._enter_batch()
                     return
             begun, number, cut = self._clock.monotonic(), self.offered, self._newest
@@ -372,7 +380,7 @@ class Saver:
         await self._clock.asleep(min(0.1 * 2 ** min(failures, 10), LONGEST_BACK_OFF))
 
     def _conclude(self, word: str, begun: float) -> bool:
-        """Act on the server's answer to a save that was sent at `begun`. Return False if no further save may follow by itself."""
+        """Act on the server's answer to a save that was sent at `begun`. Return False if the server refuses every save."""
         if word == "ok":
             self._throttle.saved(begun)
             self.saved_at = begun
@@ -381,7 +389,7 @@ class Saver:
             self.close()
             fenced()
         elif word == "gap":
-            self._deltas.fallen_back()
+            self._deltas.send_whole_next()
         else:
             self._fail_waiters(Unreadable(f"the server refused the checkpoint: {word}"))
             return False
@@ -415,7 +423,7 @@ class Saver:
         return word
 
     def _changes_in(self, cut: Cut) -> Delta:
-        """Return the changes in a cut, which are sent now."""
+        """Return the changes in a cut, and count the cut as sent."""
         self._sent += 1
         return self._deltas.of(cut, packed_note(self.note) if self.note is not self.note_saved else b"")
 
@@ -435,7 +443,7 @@ class Saver:
         output = None if self.outbox is None else self.outbox.take(cut.emitted)
         if output is None:
             return delta, None
-        return replace(delta, more=cut.more, output=output.wire()), output
+        return replace(delta, more=cut.bookkeeping, output=output.wire()), output
 
     def _acknowledged(self, number: int, progress: int) -> None:
         self._saved = number
@@ -474,10 +482,10 @@ class Saver:
         if self._in_flight is not None:
             self._in_flight.let_go()
             self._in_flight = None
-        if self._pump is not None and self._pump is not asyncio.current_task():
-            self._pump.cancel()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
         # A cancelled task keeps its frame, and the frame keeps this saver with the whole transcript.
-        self._pump = None
+        self._task = None
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(SaverClosed())
@@ -486,10 +494,10 @@ class Saver:
 
     def forget_wait(self, field: str) -> None:
         """Drop a wait that timed out from the newest cut, so that a revived run waits again for as long as the handler says."""
-        kept = Bookkeeping.parse(self._newest.more)
+        kept = Bookkeeping.parse(self._newest.bookkeeping)
         if kept.deadlines.pop(field, None) is not None or field in self._newest.phases:
             phases = {name: output for name, output in self._newest.phases.items() if name != field}
-            self._newest = self._newest._replace(more=kept.pack(), phases=phases)
+            self._newest = self._newest._replace(bookkeeping=kept.pack(), phases=phases)
             self.offered += 1
 
     @property
@@ -520,7 +528,7 @@ class Saver:
 
         The recorder sends it if the server answered `gap`, which means that changes alone do not fit.
         """
-        self._deltas.fallen_back()
+        self._deltas.send_whole_next()
         return self._add_output(self._deltas.of(self._newest, b"", unfinished), self._newest)[0].wire()
 
     def unfinished(self, messages: Messages) -> bytes:

@@ -190,12 +190,12 @@ def choose_process(name: str, known: list[WorkerView]) -> list[WorkerView]:
     """Return the workers of the process that a name identifies. A process has one worker in each partition.
 
     Args:
-        name: a worker id or its first characters, a pid, or host:pid.
-        known: all workers.
+        name: A worker id or its first characters, a pid, or host:pid.
+        known: All workers.
 
     Raises:
-        NotFound: no process has this name.
-        Refused: the name fits several processes.
+        NotFound: If no process has this name.
+        Refused: If the name fits several processes.
     """
     found = [one for one in known if one.id.startswith(name) or name in (f"{one.host}:{one.pid}", str(one.pid))]
     processes = {(one.host, one.pid) for one in found}

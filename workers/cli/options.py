@@ -9,10 +9,12 @@ import typer
 Registries = Annotated[
     list[str],
     typer.Argument(
-        metavar="MODULE:REGISTRY...", help="Where the handlers are: a module and its Registry, as app:runs."
+        metavar="MODULE:REGISTRY...", help="The registries of the handlers, each as module:name, for example app:runs."
     ),
 ]
-Concurrency = Annotated[int, typer.Option(envvar="RUNS_CONCURRENCY", help="Most runs at the same time in one process.")]
+Concurrency = Annotated[
+    int, typer.Option(envvar="RUNS_CONCURRENCY", help="Largest number of runs at the same time in one process.")
+]
 Queues = Annotated[
     str, typer.Option(envvar="RUNS_QUEUES", metavar="A,B", help="Queues to take runs from, separated by commas.")
 ]

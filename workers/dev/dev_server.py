@@ -1,7 +1,7 @@
-"""`workers dev`: a local server, a coordinator and workers in one terminal. Changed code replaces the running workers.
+"""`workers dev`: a local server, a coordinator and workers in one terminal. New workers replace the old ones when code changes.
 
-Workers that run are never replaced by code that can't start. Changed code is first imported in a process of its own. If that
-succeeds, the pool is rolled, all processes at the same time, because a person waits.
+Changed code is first imported in a process of its own. If that fails, the old workers continue. If it succeeds, the pool is
+rolled, all processes at the same time, because a person waits.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class DevServer:
     """A supervisor that is rolled to the newest code that can start.
 
     Args:
-        registries: where the handlers are, each as MODULE:REGISTRY.
-        options: the options of each worker.
-        root: the folder whose Python files are watched; the current one by default.
-        clock: the clock; the system's by default.
+        registries: The names of the registries, each as MODULE:REGISTRY.
+        options: The options of each worker.
+        root: The folder whose Python files are watched; the current folder by default.
+        clock: The time source; the system's clock by default.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DevServer:
         stopping.cancel()
         await _cancel(reloading)
         if not self._stopping.is_set():
-            self.stop()  # an unexpected error: the workers release their runs before it is raised
+            self.stop()  # reloading has failed: the workers release their runs before the error is raised
         code = 0 if self._running is None else await self._running
         if not reloading.cancelled():
             reloading.result()
@@ -100,7 +100,7 @@ class DevServer:
         self._running.add_done_callback(lambda _: None if supervisor.stopping else self.stop())
 
     async def _roll(self, supervisor: Supervisor) -> None:
-        """Roll all workers to the code on disk. If the roll fails, it has logged the reason itself."""
+        """Roll all workers to the code on disk, and log the result. The roll itself logs the reason of a failure."""
         await supervisor.started.wait()
         began = self._clock.monotonic()
         result = await supervisor.roll(self._options.processes)

@@ -62,8 +62,8 @@ class FileWatcher:
     """Wait for changed files. Each changed file is returned once.
 
     Args:
-        root: the folder whose Python files are watched.
-        clock: the clock.
+        root: The folder whose Python files are watched.
+        clock: The time source.
     """
 
     def __init__(self, root: Path, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class FileWatcher:
         self._seen: Snapshot = take_snapshot(root)
 
     def watch_also(self, files: Iterable[str]) -> None:
-        """Also watch these files outside of the folder, from which handlers were imported."""
+        """Also watch the given files that are not below the folder: handlers were imported from them."""
         below = f"{self._root}{os.sep}"
         self._others = tuple(sorted({file for file in files if not file.startswith(below)}))
         self._seen = {**take_snapshot(Path(os.devnull), self._others), **self._seen}

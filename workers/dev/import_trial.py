@@ -20,24 +20,30 @@ import coordinator
 from coordinator.errors import CoordinatorError
 from workers.program.registries import load_all
 
-IMPORT_TIMEOUT = 60.0
+IMPORT_TIMEOUT = 60.0  # seconds
 _OURS = tuple(str(Path(str(coordinator.__file__)).resolve().parents[1] / name) for name in ("coordinator", "workers"))
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The result of a trial import. `problem` is empty if the import succeeded; `files` are the files of the user's code."""
+    """The result of a trial import.
+
+    Attributes:
+        problem: The error message; empty if the import succeeded.
+        files: The files of the user's code.
+        grace: The longest grace of the handlers, in seconds.
+    """
 
     problem: str
     files: tuple[str, ...] = ()
-    grace: float = 0.0  # the longest grace of the handlers
+    grace: float = 0.0
 
 
 async def try_import(registries: Sequence[str]) -> TrialResult:
-    """Import registries in a new process, and return the result. If the process hangs or dies, the result has that problem.
+    """Import registries in a new process, and return the result. If the process hangs or dies, the result says so.
 
     Args:
-        registries: where the handlers are, each as MODULE:REGISTRY.
+        registries: The names of the registries, each as MODULE:REGISTRY.
     """
     reading, writing = os.pipe()
     try:
@@ -90,7 +96,7 @@ def main() -> None:
     with os.fdopen(answer, "w") as pipe:
         json.dump(result, pipe)
         pipe.flush()
-        os._exit(0)  # threads that a module has started would keep the process
+        os._exit(0)  # a normal exit would wait for threads that a module has started
 
 
 def describe_error(error: BaseException, registries: Sequence[str]) -> tuple[str, list[str]]:

@@ -19,7 +19,7 @@ from workers.durable.save_pace import SavePace
 from workers.durable.stores.store_protocols import AsyncCheckpointStore, CheckpointStore
 
 logger = logging.getLogger(__name__)
-THROTTLE = 1.0
+THROTTLE = 1.0  # seconds between two saves
 
 
 class Checkpointer:
@@ -27,9 +27,9 @@ class Checkpointer:
 
     Args:
         store: Where the record is stored. With None every call succeeds and does nothing.
-        meta: The run.
+        meta: The metadata of the run.
         throttle: Seconds between two saves. With 0 every save goes to the store.
-        clock: For tests.
+        clock: The time source. Only tests pass one.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class Checkpointer:
 
         Args:
             messages: All messages so far. The store gets only the new ones.
-            iteration: How far the run came.
+            iteration: A count of the progress, for example of completed turns.
             phases: The completed phases: `Phases.completed`.
             state: A small dict of plain data.
             schema: The version of the program's own data.
 
         Raises:
-            NotPlain: A value is not plain data. The message names its place.
-            TooLarge: A value, or the whole record, is too large.
-            Fenced: Another process has taken over the run.
-            Refused: The run has ended.
-            Unreachable: The store could not be reached.
+            NotPlain: If a value is not plain data. The message names its place.
+            TooLarge: If a value, or the whole record, is too large.
+            Fenced: If another process has taken over the run.
+            Refused: If the run has ended.
+            Unreachable: If the store could not be reached.
         """
         if self._store is None:
             return
@@ -143,9 +143,9 @@ class AsyncCheckpointer:
 
     Args:
         store: Where the record is stored. With None every call succeeds and does nothing.
-        meta: The run.
+        meta: The metadata of the run.
         throttle: Seconds between two saves. With 0 every save goes to the store.
-        clock: For tests.
+        clock: The time source. Only tests pass one.
     """
 
     def __init__(
@@ -171,17 +171,17 @@ class AsyncCheckpointer:
 
         Args:
             messages: All messages so far. The store gets only the new ones.
-            iteration: How far the run came.
+            iteration: A count of the progress, for example of completed turns.
             phases: The completed phases: `Phases.completed`.
             state: A small dict of plain data.
             schema: The version of the program's own data.
 
         Raises:
-            NotPlain: A value is not plain data. The message names its place.
-            TooLarge: A value, or the whole record, is too large.
-            Fenced: Another process has taken over the run.
-            Refused: The run has ended.
-            Unreachable: The store could not be reached.
+            NotPlain: If a value is not plain data. The message names its place.
+            TooLarge: If a value, or the whole record, is too large.
+            Fenced: If another process has taken over the run.
+            Refused: If the run has ended.
+            Unreachable: If the store could not be reached.
         """
         if self._store is None:
             return

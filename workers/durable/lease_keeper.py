@@ -15,7 +15,14 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseKeeper:
-    """Renew a lease five times within its length, until `stop` is called."""
+    """Renew a lease five times within its length, until `stop` is called.
+
+    Args:
+        address: The server.
+        keys: The keys of partition 0.
+        owner: The id of the owner that has the lease.
+        lease: The length of the lease in seconds.
+    """
 
     def __init__(self, address: Address, keys: Keys, owner: str, lease: float) -> None:
         self._wire = Wire(address, timeout=lease / 5)

@@ -55,7 +55,7 @@ class CheckpointerFactory:
         store: Where records are stored. With None the checkpointers do nothing.
         throttle: Seconds between two saves of a run.
         durable: Decides which runs are durable; all by default.
-        clock: For tests.
+        clock: The time source. Only tests pass one.
     """
 
     store: CheckpointStore | None
@@ -77,7 +77,7 @@ class AsyncCheckpointerFactory:
         store: Where records are stored. With None the checkpointers do nothing.
         throttle: Seconds between two saves of a run.
         durable: Decides which runs are durable; all by default.
-        clock: For tests.
+        clock: The time source. Only tests pass one.
     """
 
     store: AsyncCheckpointStore | None
@@ -131,7 +131,7 @@ class Finish(StrEnum):
 
 
 def finish(error: BaseException | None, *, stopping: bool) -> Finish:
-    """Return what has to happen to the record of a run whose execution ends.
+    """Decide whether the record of a run is kept or deleted when the execution of the run ends.
 
     A run without an error has completed, even while the program stops. An error while the program stops keeps the record. Any other
     error is final: for example an error of the model, the run's own deadline, or a cancellation by the caller.
@@ -158,7 +158,7 @@ def finalise(
         stopping: True if the program is shutting down.
 
     Returns:
-        What happened to the record, as `finish` decides.
+        The action on the record, as `finish` has decided it.
     """
     how = finish(error, stopping=stopping)
     if checkpointer is not None:
@@ -178,7 +178,7 @@ def finalise(
 async def finalise_async(
     checkpointer: AsyncCheckpointer | None, error: BaseException | None = None, *, stopping: bool = False
 ) -> Finish:
-    """Delete or keep the record of a run that ends, in an event loop. A cancellation of the task does not interrupt this.
+    """Delete or keep the record of a run that ends, in an event loop. A cancellation of the task does not interrupt this call.
 
     For the parameters and the returned value see `finalise`.
     """
@@ -229,7 +229,7 @@ def recover(
     Args:
         store: Where records are stored.
         throttle: Seconds between two saves of a run.
-        clock: For tests.
+        clock: The time source. Only tests pass one.
     """
     found = store.claim_interrupted() if isinstance(store, ClaimingStore) else iter(store.list_interrupted())
     for record in found:
@@ -246,7 +246,7 @@ async def recover_async(
     Args:
         store: Where records are stored.
         throttle: Seconds between two saves of a run.
-        clock: For tests.
+        clock: The time source. Only tests pass one.
     """
     if isinstance(store, AsyncClaimingStore):
         async for record in store.claim_interrupted():

@@ -11,16 +11,16 @@ from coordinator.errors import Refused, ServerFull
 from workers.durable.records.record import Checkpoint, Fenced, Meta, Phase
 from workers.throttle import Throttle
 
-LONGEST_BACK_OFF = 5.0
+LONGEST_BACK_OFF = 5.0  # seconds
 
 
 class SavePace:
     """The pending record of one run, and the time at which to save it.
 
     Args:
-        meta: The run.
+        meta: The metadata of the run.
         window: Seconds between two saves.
-        clock: The time.
+        clock: The time source.
     """
 
     def __init__(self, meta: Meta, window: float, clock: Clock) -> None:
@@ -41,8 +41,8 @@ class SavePace:
             True if the record is to be saved immediately.
 
         Raises:
-            Fenced: Another process has taken over the run.
-            Refused: The run has ended.
+            Fenced: If another process has taken over the run.
+            Refused: If the run has ended.
         """
         if self._fenced is not None:
             raise self._fenced
@@ -89,5 +89,9 @@ class SavePace:
             self._pending = record
 
     def end(self, how: str) -> None:
-        """Note that the run has ended, and drop the pending record."""
+        """Note that the run has ended, and drop the pending record.
+
+        Args:
+            how: The ending, as `submit` names it in its error: completed or failed.
+        """
         self._ended, self._pending = how, None

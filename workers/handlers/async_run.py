@@ -19,7 +19,7 @@ from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import HandlerOf, Inputs
 from workers.handlers.base_run import BaseRun, R_co
 from workers.handlers.checkpoint.draft import RESULT_LIMIT, current_phase
-from workers.handlers.checkpoint.messages import kept
+from workers.handlers.checkpoint.messages import encode_plain
 from workers.handlers.operations.children import ChildOptions, Done
 from workers.handlers.operations.effects import NotDone, Postponed, is_not_done
 from workers.handlers.operations.enqueues import RunOptions
@@ -132,7 +132,7 @@ class AsyncRun(BaseRun[R_co]):
                         value = await _call(fn, args, kwargs, self._backing.threads)
                 finally:
                     current_phase.reset(inside)
-                output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
+                output = encode_plain(value, f"the output of phase {name!r}", RESULT_LIMIT)
         finally:
             self._draft.end_phase(field, output)
         await self._save_now(self._may_drain)
@@ -144,7 +144,7 @@ class AsyncRun(BaseRun[R_co]):
         While the worker drains, a phase does not begin beside phases that are still running: it waits until they have ended.
 
         Args:
-            inner: Whether the phase is inside another phase. Such a phase does not wait, because others may wait for it.
+            inner: True if the phase is inside another phase. Such a phase does not wait, because others may wait for it.
 
         Raises:
             Stopped: If a stop was requested.
@@ -157,9 +157,12 @@ class AsyncRun(BaseRun[R_co]):
         self._raise_stop()
 
     def _ask_for_grants(self, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait for a request for grants, if this is a thread of the handler.
+        """Ask the server for grants, and wait for the answer. On the event loop, only make the budget ask for grants later.
 
-        On the event loop, which must not block, only mark that the budget asks for grants when new work begins.
+        The event loop must not block. So the budget asks when new work begins.
+
+        Args:
+            ask: Makes the coroutine that asks the server for grants.
         """
         if asyncio._get_running_loop() is None:
             self._wait_in_thread(ask())
@@ -254,10 +257,10 @@ class AsyncRun(BaseRun[R_co]):
 
         `async with run.limit("openai", cost=1200) as limit:` runs the block when 1,200 tokens and a place are free.
 
-        The name needs a rate, which `coordinator rate set` or `client.set_rate` sets. While the call waits, the run keeps its
-        slot. A stop ends the wait immediately; a drain that would make the next attempt repeat work of this turn ends it after two
-        seconds. A call that was stopped before it started gives back what it had reserved. A call whose process dies has used
-        its tokens, and its place is free when its worker is recovered. A limit is allowed inside phases, and in all tasks of
+        The name needs a rate, which `coordinator rate set` or `client.set_rate` sets. While the call waits, the run keeps its slot.
+        A stop ends the wait immediately; a drain that would make the next attempt repeat work of this turn ends it after two
+        seconds. A call that was stopped before it started gives back the tokens that it had reserved. A call whose process dies has
+        used its tokens, and its place is free when its worker is recovered. A limit is allowed inside phases, and in all tasks of
         the handler.
 
         Args:
@@ -310,7 +313,7 @@ class AsyncRun(BaseRun[R_co]):
             return await self._waits.receive(topics, timeout, default)
 
     async def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> None:
-        """Sleep for some time, or until a given time. Days and months are normal, because a suspended run occupies no slot.
+        """Sleep for a given time, or until a given date. Days and months are normal, because a suspended run occupies no slot.
 
         The end of the sleep is a time of the server's clock, and is saved before the run sleeps. An interrupted run continues
         its sleep and does not start the sleep again. A sleep that is longer than the handler's `linger` suspends the run, as in

@@ -42,7 +42,7 @@ class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBa
         ...
 
     def raise_stop(self, may_drain: Callable[[], bool]) -> None:
-        """Raise the requested stop, unless it has been raised before. Called from the handler's thread.
+        """Raise the requested stop, unless it has been raised before. The handler's thread calls this method.
 
         Args:
             may_drain: Returns False where a drain must not stop the handler yet. Other stops are raised in any case.
@@ -50,11 +50,11 @@ class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBa
         ...
 
     def offer(self, cut: Cut) -> None:
-        """Offer a cut to be saved. Called from the handler's thread. Never blocks, and never raises a network error."""
+        """Offer a cut to be saved, without blocking and without network errors. The handler's thread calls this method."""
         ...
 
     async def flush(self, cut: Cut, may_drain: Callable[[], bool]) -> None:
-        """Save a cut, and return when it is saved. Called on the worker's event loop.
+        """Save a cut, and return when it is saved. This coroutine runs on the worker's event loop.
 
         Args:
             cut: The cut.
@@ -66,7 +66,9 @@ class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBa
         ...
 
     async def wait_until_confirmed(self, may_drain: Callable[[], bool]) -> None:
-        """Wait until the worker has confirmed its lease, or until a stop was requested. Called on the worker's event loop.
+        """Wait until the worker has confirmed its lease, or until a stop was requested.
+
+        This coroutine runs on the worker's event loop.
 
         Args:
             may_drain: As for `raise_stop`.
@@ -81,10 +83,10 @@ class Backing(WaitBacking, ChildBacking, EnqueueBacking, EffectBacking, BudgetBa
         ...
 
     def emit(self, letter: bytes, data: bytes) -> int:
-        """Send an event soon, and return its number. Called from any thread. Never blocks, and never raises a network error.
+        """Send an event soon, and return its number, without blocking and without network errors. Any thread may call this.
 
         Args:
-            letter: e for an event, n for a note.
+            letter: `e` for an event, `n` for a note.
             data: The encoded value.
         """
         ...

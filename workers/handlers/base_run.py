@@ -21,7 +21,7 @@ from coordinator.model.policies.budget import Amount, Budget, Spending, spending
 from coordinator.model.run import Note
 from workers.handlers.backing import Backing
 from workers.handlers.checkpoint.draft import Draft
-from workers.handlers.checkpoint.messages import Messages, kept
+from workers.handlers.checkpoint.messages import Messages, encode_plain
 from workers.handlers.facts import Facts, Resumed, Stopped
 from workers.handlers.operations.budgets import Budgets
 from workers.handlers.operations.children import Children, Step
@@ -61,7 +61,12 @@ class BaseRun(Generic[R_co]):
         self._made_budgets: Budgets | None = None
 
     def _step(self, what: str, name: str = "") -> contextlib.AbstractContextManager[object]:
-        """Return the context manager of middleware around a step. Runs in tests have no middleware."""
+        """Return the context manager of the middleware around a step. It does nothing if there is no middleware.
+
+        Args:
+            what: The method of the run, for example "phase".
+            name: The name of the step, if it has one.
+        """
         make = getattr(self._backing, "around_step", None)
         return _NO_STEP if make is None else make(what, name)
 
@@ -136,8 +141,8 @@ class BaseRun(Generic[R_co]):
     def reserve(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> Reserving:
         """Reserve a part of the budget for a call, so that calls that run at the same time do not exceed the budget together.
 
-        `with run.reserve(usd=0.10) as call:` reserves the amount while the block runs. Inside, `call.spend(usd=0.07)` counts what
-        the call has really spent. A reservation belongs to this attempt and ends with it.
+        `with run.reserve(usd=0.10) as call:` reserves the amount while the block runs. Inside, `call.spend(usd=0.07)` counts the
+        amount that the call has really spent. A reservation belongs to this attempt and ends with it.
 
         In an async handler, use `async with`: before it refuses an amount, it asks the server for grants that the run has not
         received yet. `with` does so too in a plain handler, and in a thread of an async handler.
@@ -158,7 +163,7 @@ class BaseRun(Generic[R_co]):
         return Reserving(self._budgets, Amount.of(usd, tokens, requests), self._ask_for_grants)
 
     def _ask_for_grants(self, ask: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait for a request for grants, in the calling thread."""
+        """Ask the server for grants, by calling `ask`. `Run` and `AsyncRun` define it."""
         raise NotImplementedError
 
     @property
@@ -295,7 +300,7 @@ class BaseRun(Generic[R_co]):
             NotPlain: If the value is not plain data.
             TooLarge: If the value is larger than 256 KiB.
         """
-        self._emit(b"e", kept(value, "the event", limits.EVENT_BYTES))
+        self._emit(b"e", encode_plain(value, "the event", limits.EVENT_BYTES))
 
     def _emit(self, letter: bytes, data: bytes) -> None:
         number = self._backing.emit(letter, data)

@@ -45,8 +45,8 @@ class Conversion:
         """Return the value as plain data.
 
         Raises:
-            Refused: The value does not fit the annotation.
-            NotPlain: Pydantic is not installed, or can't convert the value.
+            Refused: If the value does not fit the annotation.
+            NotPlain: If pydantic is not installed, or can't convert the value.
         """
         return self._dump(self._build(value, Refused))
 
@@ -54,8 +54,8 @@ class Conversion:
         """Return the annotated object for plain data that `to_plain` has made.
 
         Raises:
-            Unreadable: The data does not fit the annotation.
-            NotPlain: Pydantic is not installed.
+            Unreadable: If the data does not fit the annotation.
+            NotPlain: If pydantic is not installed.
         """
         return self._build(value, Unreadable)
 
@@ -103,7 +103,7 @@ def to_plain(value: Any, place: str) -> Any:
         place: The name of the value in error messages.
 
     Raises:
-        NotPlain: Pydantic is not installed, or can't convert the value.
+        NotPlain: If pydantic is not installed, or can't convert the value.
     """
     return Conversion(type(value), place).to_plain(value) if _is_rich(type(value)) else value
 
@@ -163,7 +163,7 @@ def _is_rich(hint: Any, seen: tuple[Any, ...] = ()) -> bool:
 
 
 def _flat(error: Exception) -> str:
-    """Return the message of a pydantic error on one line, with at most 5 of its findings and 500 characters."""
+    """Return the message of a pydantic error on one line: at most 5 of the errors that it lists, and 500 characters."""
     if hasattr(error, "errors"):
         each = error.errors(include_url=False, include_input=False)
         return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in each[:5])[:500]

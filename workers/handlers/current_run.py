@@ -43,7 +43,7 @@ def enter_run(run: BaseRun[Any]) -> None:
 def leave_run() -> None:
     """Forget the current run in this task or thread.
 
-    The context of a finished task would keep the run, which keeps the task. Only the garbage collector would free them.
+    Otherwise the context of a finished task would refer to the run, and the run to the task, until the garbage collector runs.
     """
     _current.set(None)
 

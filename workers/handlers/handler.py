@@ -67,19 +67,19 @@ class Policy:
         grace: How long the handler may take to reach a cut when the worker drains. None for the worker's own grace time.
         throttle: The shortest time between two saves of a run, except for `flush` and the end of a phase, which are saved
             immediately.
-        on_lost_lease: What happens while the worker cannot renew its lease: "wait" lets the handler continue until it has to
-            save, "stop" stops it.
+        on_lost_lease: The reaction of the worker while it cannot renew its lease: "wait" lets the handler continue until it has
+            to save, "stop" stops the handler.
         linger: How long a handler that waits stays in the process before its run is suspended. A signal that comes meanwhile
-            reaches it within milliseconds.
+            reaches the handler within milliseconds.
         topics: The types of the payloads of signals, by topic. Topics that are not named here carry plain data.
         keep_messages: Keep the transcript of a completed run for the run's retention, for `handle.messages()`. By default it is
             deleted when the run completes.
-        budget: What a run may spend, over all its attempts and its children. None for no limit.
+        budget: The amount that a run may spend, over all its attempts and its children. None for no limit.
         at_once: How many runs of a group may be ready or running at the same time. Workers publish it when they join. An operator
             may set another limit. None for no limit.
         rate: How many runs of a group may start per unit of time: "10/min". Workers publish it when they join. None for no limit.
-        burst: How many runs of a group may start at one moment, after a time without starts. None for what the rate allows in one
-            second, but at least 1.
+        burst: How many runs of a group may start at one moment, after a time without starts. None for the number that the rate
+            allows in one second, but at least 1.
         group_by: The name of the input whose value is the group of a run, or a function that computes the group from the inputs.
 
     Raises:
@@ -139,7 +139,7 @@ class Handler(Generic[P, T_co]):
     Attributes:
         function: The decorated function.
         kind: The kind of its runs.
-        is_async: Whether the function is a coroutine function.
+        is_async: True if the function is a coroutine function.
         retry: See Policy.
         deadline: See Policy.
         schema: See Policy.
@@ -211,8 +211,8 @@ class Handler(Generic[P, T_co]):
         """Return the arguments of the function for stored inputs. Inputs that are not annotated as plain data are converted.
 
         Raises:
-            Unreadable: An input does not fit its annotation.
-            NotPlain: Pydantic is needed and not installed.
+            Unreadable: If an input does not fit its annotation.
+            NotPlain: If pydantic is needed and not installed.
         """
         conversions = self._signature.conversions
         if not conversions:
@@ -223,7 +223,7 @@ class Handler(Generic[P, T_co]):
         """Convert the value that the function returned to plain data, and return it.
 
         Raises:
-            NotPlain: The value does not fit the annotation of the result, or can't be converted.
+            NotPlain: If the value does not fit the annotation of the result, or can't be converted.
         """
         conversion = self._signature.result
         if conversion is None:

@@ -16,7 +16,7 @@ from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import HandlerOf, Inputs
 from workers.handlers.base_run import BaseRun, R_co
 from workers.handlers.checkpoint.draft import RESULT_LIMIT, current_phase
-from workers.handlers.checkpoint.messages import kept
+from workers.handlers.checkpoint.messages import encode_plain
 from workers.handlers.operations.children import ChildOptions, Done
 from workers.handlers.operations.effects import NotDone, is_not_done
 from workers.handlers.operations.enqueues import RunOptions
@@ -122,7 +122,7 @@ class Run(BaseRun[R_co]):
             try:
                 with self._step("phase", name):
                     value = fn(*args, **kwargs)
-                output = kept(value, f"the output of phase {name!r}", RESULT_LIMIT)
+                output = encode_plain(value, f"the output of phase {name!r}", RESULT_LIMIT)
             finally:
                 current_phase.reset(inside)
         finally:
@@ -197,10 +197,10 @@ class Run(BaseRun[R_co]):
 
         `with run.limit("openai", cost=1200) as limit:` runs the block when 1,200 tokens and a place are free.
 
-        The name needs a rate, which `coordinator rate set` or `client.set_rate` sets. While the call waits, the run keeps its
-        slot. A stop ends the wait immediately; a drain that would make the next attempt repeat work of this turn ends it after two
-        seconds. A call that was stopped before it started gives back what it had reserved. A call whose process dies has used
-        its tokens, and its place is free when its worker is recovered. A limit is allowed inside phases, too.
+        The name needs a rate, which `coordinator rate set` or `client.set_rate` sets. While the call waits, the run keeps its slot.
+        A stop ends the wait immediately; a drain that would make the next attempt repeat work of this turn ends it after two
+        seconds. A call that was stopped before it started gives back the tokens that it had reserved. A call whose process dies has
+        used its tokens, and its place is free when its worker is recovered. A limit is allowed inside phases, too.
 
         Args:
             name: The name of the limit.
@@ -252,7 +252,7 @@ class Run(BaseRun[R_co]):
             return self._await(self._waits.receive(topics, timeout, default))
 
     def sleep(self, seconds: float | timedelta | None = None, *, until: datetime | None = None) -> None:
-        """Sleep for some time, or until a given time. Days and months are normal, because a suspended run occupies no slot.
+        """Sleep for a given time, or until a given date. Days and months are normal, because a suspended run occupies no slot.
 
         The end of the sleep is a time of the server's clock, and is saved before the run sleeps. An interrupted run continues
         its sleep and does not start the sleep again. A sleep that is longer than the handler's `linger` suspends the run, as in

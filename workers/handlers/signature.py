@@ -1,4 +1,4 @@
-"""The inputs that a handler takes. They are determined once per handler, so that checking a run's inputs is cheap."""
+"""The inputs that a handler takes. They are read from its function once, so that checking the inputs of a run is cheap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Signature:
         ordered: The names of inputs that may be given by position.
         known: The names of all inputs.
         required: The names of inputs without a default.
-        open: Whether the function takes any other names, by `**kwargs`.
+        open: True if the function has `**kwargs` and so takes inputs of any name.
         conversions: The conversions of inputs whose annotations are not plain data.
         result: The conversion of the result; None if its annotation is plain.
     """
@@ -100,7 +100,7 @@ class Signature:
 
 
 def _check_run(function: Callable[..., Any], first: Parameter, kind: str) -> None:
-    """Check the annotation of the run's parameter. A wrong one would otherwise fail in the middle of a run.
+    """Check the annotation of the run's parameter. A wrong annotation would otherwise cause an error in the middle of a run.
 
     Raises:
         Refused: If an async handler takes a Run, or a plain handler takes an AsyncRun.

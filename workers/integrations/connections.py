@@ -1,4 +1,4 @@
-"""Connections of an integration to the server: for threads and event loops, and for each process after a fork."""
+"""The connections of an integration to the server: one for threads, one for each event loop, and new ones after a fork."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Steps = Generator[Request | list[Request], Any, T]
 
 
 class Connections:
-    """The connections of one user of the server. Threads and event loops may share them.
+    """The connections of one saver or session to the server. Threads and event loops may share this object.
 
     Args:
         settings: The server, the namespace and the timeout.
@@ -44,7 +44,7 @@ class Connections:
         return keys
 
     def check_server(self) -> Steps[None]:
-        """Check the server's configuration, and read the durability of the namespace. Later calls do nothing."""
+        """Check the server's configuration, and read the durability of the namespace. Only the first call does this."""
         if not self._checked:
             found = yield from checks.examine(self.settings.address, self.settings.namespace)
             checks.refuse(found)
@@ -55,14 +55,14 @@ class Connections:
             self._checked = True
 
     def drive(self, plan: Steps[T]) -> T:
-        """Run a plan from a thread."""
+        """Run a plan on the server from a thread, and return its result."""
         own = self._current()
         if own.wire is None:
             own.wire = Wire(self.settings.address, self.settings.timeout)
         return drive(own.wire, plan)
 
     async def drive_async(self, plan: Steps[T]) -> T:
-        """Run a plan from an event loop."""
+        """Run a plan on the server from an event loop, and return its result."""
         loops, loop = self._current().loops, asyncio.get_running_loop()
         if loop not in loops:
             for ended in [one for one in loops if one.is_closed()]:

@@ -121,11 +121,11 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
         return async_run(FRAMEWORK) is not None
 
     def get_durable_operation_backend(self) -> DurableOperationBackend[None]:
-        """Return the backend that makes phases of the agent's operations."""
+        """Return the backend that executes the agent's operations as phases."""
         return _PhaseBackend(self.name, self.default_model_id, self._emit_events)
 
     def get_default_run_id(self) -> str | None:
-        """Return the id of a call of the agent. It is the same in every attempt of the run."""
+        """Return the id of a call of the agent, which is the same in every attempt of the run. Return None outside of a handler."""
         run = async_run(FRAMEWORK)
         if run is None:
             return None
@@ -134,7 +134,7 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
         return run_id
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
-        """Return the id of a conversation that begins with a call of the agent."""
+        """Return the id of a conversation that begins with a call of the agent, or None outside of a handler."""
         run = async_run(FRAMEWORK)
         if run is None:
             return None
@@ -142,7 +142,10 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
         return conversation_id_from_run_id(run_id)
 
     async def get_run_start_time(self, run_id: str) -> datetime | None:
-        """Return the time at which a call of the agent first started. The `timeout` of the call counts from this time."""
+        """Return the time at which a call of the agent first started, or None outside of a handler.
+
+        The `timeout` of the call counts from this time.
+        """
         run = async_run(FRAMEWORK)
         if run is None:
             return None
@@ -180,7 +183,7 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
         """Wait for the approvals and the results of deferred tool calls, one after the other.
 
         Returns:
-            The decisions and results; or None if the agent is to return the requests as its output.
+            The decisions and results; None if the agent has to return the requests as its output.
         """
         run = async_run(FRAMEWORK)
         if run is None or current_phase.get() or not self._receives_deferred():
@@ -202,7 +205,7 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
 
 
 class _ToolConfig(RoleBasedOperationConfig[None]):
-    """The settings of a tool, from its metadata, which may exclude the tool from phases."""
+    """The settings of tools. The metadata of a tool may say that the tool is called outside of a phase."""
 
     def __init__(self) -> None:
         super().__init__(model=None, event=None, capability=None, tool=None, resolve_tool=_tool_config)
@@ -224,7 +227,7 @@ class _PhaseBackend(JournalCallableOperationBackend[None]):
     Args:
         agent: The name of the agent.
         model: The id of the agent's default model, if it has one.
-        emits: Whether the beginning and the end of tool calls are emitted as events.
+        emits: True if the beginning and the end of tool calls are emitted as events.
     """
 
     def __init__(self, agent: str, model: str | None, emits: bool) -> None:
@@ -270,7 +273,7 @@ def _operation_name(run: AsyncRun[Any], agent: str, name: str, context: RunConte
 
 
 def _short_id(run: AsyncRun[Any], agent: str, run_id: str) -> str:
-    """Return the part of a call's id that differs within the run. An id that the caller chose is hashed."""
+    """Return the part of a call's id that distinguishes the calls of a run. An id that the caller chose is hashed."""
     prefix = f"{run.id}:{agent}:"
     return (
         run_id.removeprefix(prefix)

@@ -42,9 +42,9 @@ class _Counts:
     """The counts of operations and agents that the handler of one attempt has started, by name."""
 
     def __init__(self) -> None:
-        self.numbers: dict[tuple[int | None, str], _Numbers] = {}
-        self.agents: Counter[tuple[int | None, str, str]] = Counter()
-        self.awaited: set[str] = set()
+        self.numbers: dict[tuple[int | None, str], _Numbers] = {}  # by turn and name of the operation
+        self.agents: Counter[tuple[int | None, str, str]] = Counter()  # by turn, phase and name of the agent
+        self.awaited: set[str] = set()  # the calls of agents that the handler's own task awaits
 
 
 _counts: WeakKeyDictionary[AsyncRun[Any], _Counts] = WeakKeyDictionary()
@@ -101,7 +101,7 @@ def number_agent(run: AsyncRun[Any], agent: str) -> str:
 
 
 def emit_event(run: AsyncRun[Any], event: dict[str, Any]) -> None:
-    """Emit an event. Replace an event that cannot be stored by a short one, because an event must not make a call fail."""
+    """Emit an event. If it cannot be stored, emit a short event with the reason instead, because no event may make a call fail."""
     try:
         run.emit(event)
     except (NotPlain, TooLarge) as error:
@@ -127,7 +127,7 @@ async def note_waits(run: AsyncRun[Any], waits: Iterable[str]) -> None:
 
 
 def remember_caller(run: AsyncRun[Any], agent_call: str) -> None:
-    """Remember whether the handler's own task calls an agent. Only an agent that it calls may wait for signals.
+    """Remember whether the handler's own task calls an agent. Only such an agent may wait for signals.
 
     Args:
         run: The run.

@@ -34,10 +34,10 @@ class BeatResult:
     Attributes:
         lease: The lease that the heartbeat was sent for.
         beat: The answer, or None if the server no longer knows the worker.
-        sent_at: When the heartbeat was sent.
+        sent_at: The monotonic time at which the heartbeat was sent.
         held: The runs (id and token) that the worker held when the heartbeat was sent. None if this heartbeat did not compare
             them with the runs that the worker owns on the server.
-        floor: The lease's claim floor when the heartbeat was sent.
+        floor: The `floor` of the lease when the heartbeat was sent.
     """
 
     lease: Lease
@@ -54,10 +54,13 @@ class HeldRuns(Protocol):
         """Return the runs (id and token) that the worker holds under a lease."""
 
     def stuck(self, lease: Lease) -> Sequence[str]:
-        """Return the runs of the lease's partition that are over for the worker but whose handlers do not stop."""
+        """Return the runs of the lease's partition whose outcome the worker has decided, but whose handlers do not stop."""
 
     def limited(self, lease: Lease) -> Mapping[str, str]:
-        """Return the runs whose calls wait for a rate, with the name of the rate and the beginning of the wait: `name:since`."""
+        """Return the runs whose calls wait for a rate.
+
+        The value of a run is `name:since`: the name of the rate, and the time in ms at which the wait began.
+        """
         ...
 
     def loading(self, lease: Lease) -> Mapping[str, int]:
@@ -87,16 +90,15 @@ class Heartbeat:
         self._ready = threading.Event()
         self._pokes: dict[Lease, asyncio.Event] = {}
         self._moved: dict[Lease, float] = {}
-        self.on_round_trip: Callable[[float], None] | None = (
-            None  # is called in the thread with the seconds of each answer
-        )
+        # Is called in the heartbeat's thread, with the seconds that each answer took.
+        self.on_round_trip: Callable[[float], None] | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="heartbeat", daemon=True)
 
     def start(self, report: Callable[[BeatResult], None]) -> None:
         """Start the thread, and wait until its event loop runs.
 
         Args:
-            report: Is called with each result, on the worker's event loop.
+            report: A function that is called with each result, on the worker's event loop.
         """
         self._report = report
         self._thread.start()
@@ -113,7 +115,7 @@ class Heartbeat:
         self._loop.call_soon_threadsafe(self._poke, lease)
 
     def moved_at(self) -> float:
-        """Return the monotonic time of the last heartbeat that was sent, in the partition where it is oldest."""
+        """Return the monotonic time at which the last heartbeat was sent, in the partition where this time is earliest."""
         return min(list(self._moved.values()), default=self._clock.monotonic())
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The identity of one process, unique over reboots, reused pids, and machines that are not clones of each other."""
+    """The identity of a process. No other process has it, even after a reboot or with a reused pid, except on a cloned machine."""
 
     boot: str
     namespace: str
@@ -30,7 +30,7 @@ class Mark:
 
     @classmethod
     def read(cls, text: str) -> Mark | None:
-        """Return the mark from its text form; None for any other text, as of workers on machines without /proc."""
+        """Return the mark from its text form, or None if the text is not a mark. Workers without /proc have no mark."""
         match text.split():
             case [boot, namespace, pid, started] if pid.isdecimal():
                 return cls(boot, namespace, int(pid), started)
@@ -52,7 +52,7 @@ def own_mark() -> Mark | None:
 
 
 def provably_gone(mark: Mark, here: Mark | None) -> bool:
-    """Return True if the process with this mark has certainly ended, unless it is on a clone of this machine.
+    """Return True if the process with this mark has ended. This is certain unless the process runs on a clone of this machine.
 
     Args:
         mark: The mark of the process in question.

@@ -29,7 +29,8 @@ class Lease:
         self.keys, self.length, self._clock = keys, length, clock
         self.worker = new_worker_id()
         self.number = 0  # the number of the last claim that was sent
-        # Claims up to this number were answered or given up; the server refuses them if they arrive late.
+        # The worker has the answers to all claims up to this number, or no longer waits for them. If such a claim reaches the
+        # server late, the server refuses it.
         self.floor = 0
         self.gone = False
         self._beat_at = clock.monotonic()
@@ -54,7 +55,7 @@ class Lease:
 
         Args:
             sent_at: When the heartbeat was sent.
-            compared: Whether the heartbeat compared the runs held here with the runs owned on the server.
+            compared: True if the heartbeat compared the runs that this process holds with the runs that it owns on the server.
         """
         self._beat_at = max(self._beat_at, sent_at)
         if compared and self._clock.monotonic() - self._beat_at <= self.length:

@@ -21,9 +21,9 @@ from coordinator.clock import Clock
 from coordinator.logs import about
 
 logger = logging.getLogger(__name__)
-TICK = 0.25
-LOG_AFTER = 1.0
-LEAST_LIMIT = 5.0  # the limit is the lease's length, but at least this
+TICK = 0.25  # seconds between two checks
+LOG_AFTER = 1.0  # seconds
+LEAST_LIMIT = 5.0  # seconds; the limit is the length of the lease, but at least this
 NO_RUN = "nobody"  # stands for the run if the blocking task belongs to no run; the supervisor reads this word
 
 Mark = Literal["log", "limit"]
@@ -43,11 +43,11 @@ class BlockTimer:
         self._limit, self._before = limit, 0.0
 
     def tick(self, passed: float, *, moved: bool) -> Mark | None:
-        """Record one interval, and return the limit that the block of the event loop has passed in it.
+        """Record one interval, and return which limit the event loop has exceeded in it.
 
         Args:
             passed: Seconds since the last tick. At most two regular intervals count.
-            moved: Whether the event loop ran in this interval.
+            moved: True if the event loop ran in this interval.
 
         Returns:
             "log" when the block should be logged, "limit" when it has lasted too long, else None.
@@ -62,12 +62,13 @@ class BlockTimer:
 
 
 class LoopWatchdog:
-    """Watch the event loop on which it is created.
+    """Watch the event loop that runs when the object is created.
 
     Args:
         clock: The time source.
         lease: Length of the worker's lease in seconds. A longer block makes the supervisor replace the process.
-        replace: Asks the supervisor to replace this process, and names the run to blame. None without a supervisor.
+        replace: A function that asks the supervisor to replace this process. Its argument is the id of the run that blocks the
+            loop. None without a supervisor.
     """
 
     def __init__(self, clock: Clock, lease: float, replace: Callable[[str], None] | None) -> None:
@@ -78,7 +79,7 @@ class LoopWatchdog:
         self.too_long = False  # while this is true, the heartbeat renews no lease
 
     async def watch(self) -> None:
-        """Watch the loop from another thread's event loop, until cancelled."""
+        """Watch the loop until this task is cancelled. The task runs on the event loop of another thread."""
         before = self._clock.monotonic()
         while True:
             if self._moved:

@@ -3,8 +3,8 @@
 The supervisor opens a file without a name, and the process maps it. A number is a cell of 8 bytes that one thread writes in place.
 So a count costs one addition, and the numbers of a process that is killed are exact up to its last instant.
 
-The file describes itself: it begins with a header of JSON that says which metric each cell belongs to. So a supervisor can read the
-cells of a process that runs newer or older code, and skips what it does not know.
+The file begins with a header of JSON that says which metric each cell belongs to. So a supervisor can read the cells of a process
+that runs newer or older code, and skip the metrics that it does not know.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Series:
 
     @property
     def cells(self) -> int:
-        """The number of cells."""
+        """The number of cells that the series has."""
         return len(self.metric.bounds) + 2 if self.metric.type == "histogram" else 1
 
 
@@ -107,15 +107,15 @@ class Cells:
         self._memory[: _LENGTH.size] = _LENGTH.pack(len(header))  # last: from here on the header can be read
 
     def at(self, metric: Metric, *labels: str) -> int:
-        """Return the position of a series of the process."""
+        """Return the position of the first cell of a series that does not belong to a kind."""
         return next(one.at for one in self.single if one.metric is metric and one.labels == labels)
 
     def offset(self, metric: Metric, *labels: str) -> int:
-        """Return the position of a series of a kind, relative to the first cell of the kind."""
+        """Return the position of the first cell of a series that every kind has, counted from the first cell of the kind."""
         return next(one.at for one in self.per_kind if one.metric is metric and one.labels == labels)
 
     def read(self) -> Samples:
-        """Return the present values."""
+        """Return the present values of all series."""
         return read_cells(bytes(self._memory))
 
 
@@ -147,7 +147,7 @@ def read_cells(data: bytes) -> Samples:
 
 
 def _add(samples: Samples, values: Sequence[float], name: str, labels: list[str], at: int, bounds: list[float]) -> None:
-    """Add one series, unless this version does not know the metric or has other bounds for it."""
+    """Add the values of one series to `samples`, unless this version does not know the metric or has other bounds for it."""
     metric = CATALOG.get(name)
     if metric is None or len(labels) != len(metric.labels) or list(metric.bounds) != bounds:
         return

@@ -1,4 +1,4 @@
-"""Count what happens in a worker process.
+"""Count and measure the attempts, claims, saves and heartbeats of a worker process.
 
 The methods that are called for each attempt are written for speed: a worker completes 20,000 empty runs per second, and metrics
 may cost less than 1 % of that.
@@ -49,11 +49,11 @@ _SINGLE = (
 
 
 class ClaimedRun(Protocol):
-    """The parts of a claimed run that are measured."""
+    """The attributes of a claimed run that the metrics read."""
 
     @property
     def cause(self) -> str:
-        """Return why the run was started again; empty for a new run."""
+        """The cause for which the run was started again, as in `Resumed.cause`; empty for a new run."""
         ...
 
     @property
@@ -68,16 +68,16 @@ class ClaimedRun(Protocol):
 
 
 class KindOfRun(Protocol):
-    """The handler of a run."""
+    """The attribute of a handler that the metrics read."""
 
     @property
     def kind(self) -> str:
-        """The kind."""
+        """The kind of the handler's runs."""
         ...
 
 
 class OfferedCuts(Protocol):
-    """The saver of an attempt."""
+    """The attributes of a saver that the metrics read."""
 
     @property
     def offered(self) -> int:
@@ -86,16 +86,16 @@ class OfferedCuts(Protocol):
 
     @property
     def skipped(self) -> int:
-        """The number of cuts that were not sent."""
+        """The number of cuts that were not sent, because a newer cut replaced them first."""
         ...
 
 
 class EndedAttempt(Protocol):
-    """The parts of an ended attempt that are measured."""
+    """The attributes of an ended attempt that the metrics read."""
 
     @property
     def handler(self) -> KindOfRun:
-        """The handler."""
+        """The handler of the attempt's kind."""
         ...
 
     @property
@@ -105,12 +105,12 @@ class EndedAttempt(Protocol):
 
     @property
     def gate(self) -> object:
-        """The gate at which the runs of a large claim wait for their start; None for other runs."""
+        """The future for which the runs of a large claim wait before they start; None for other runs."""
         ...
 
     @property
     def saver(self) -> OfferedCuts | None:
-        """The saver."""
+        """The saver of the attempt; None if the attempt ended before it was loaded."""
         ...
 
 
@@ -139,8 +139,9 @@ class WorkerMetrics:
     def attempt_completed(self, attempt: EndedAttempt, clock: Clock) -> None:
         """Count an attempt that completed its run.
 
-        Every attempt is counted. Of the short attempts of large claims, one in eight is measured: the clock and the histogram would
-        cost more than the count. Whether an attempt was short is judged by the time of the newest claim.
+        Every attempt is counted. Of the short attempts of large claims, only one in eight is measured, because reading the clock
+        and updating the histogram cost more than the count. An attempt counts as short if the newest claim of the process was
+        less than SHORT_ATTEMPT seconds after its own claim.
         """
         kind = attempt.handler.kind
         self._values[self._completed[kind]] += 1.0
@@ -180,7 +181,7 @@ class WorkerMetrics:
     def claimed(self, runs: Sequence[tuple[ClaimedRun, KindOfRun]], now: float) -> None:
         """Count a claim, and measure how long its new runs were queued.
 
-        Of a large claim, about four runs are measured, and their values count for all its runs.
+        Of a claim with eight or more runs, about four runs are measured, and their values count for all runs of the claim.
 
         Args:
             runs: The runs that the claim brought, with their handlers. The server orders them by the time that they waited.
@@ -213,16 +214,22 @@ class WorkerMetrics:
 
         Args:
             kind: The kind of the run.
-            seconds: Time from the loss to the claim.
+            seconds: Seconds from the loss to the claim.
             redone: The largest number of seconds of work that may be repeated.
-            struck: Whether the run has strikes.
+            struck: True if the run has strikes.
         """
         self._observe(kind, catalog.RESUME, LONG, seconds)
         self._count(kind, catalog.REDONE, redone)
         self._count(kind, catalog.STRIKES, float(struck))
 
     def saved(self, kind: str, seconds: float, size: int) -> None:
-        """Measure a save that the server has answered."""
+        """Measure a save that the server has answered.
+
+        Args:
+            kind: The kind of the run.
+            seconds: How long the save took.
+            size: The bytes of the messages, the state and the phases in the save.
+        """
         self._observe(kind, catalog.SAVE_SECONDS, SHORT, seconds)
         self._count(kind, catalog.SAVED_BYTES, size)
 
@@ -240,7 +247,13 @@ class WorkerMetrics:
         self._values[self._round_trip + len(SHORT) + 1] += seconds
 
     def set_gauges(self, *, use: SlotUse, memory: int, at_risk: float) -> None:
-        """Set the gauges of the process."""
+        """Set the gauges of the process.
+
+        Args:
+            use: How many slots there are, and how many are in use.
+            memory: The resident memory in bytes.
+            at_risk: The seconds of work that would be repeated if the process died now.
+        """
         for metric, value in (
             (catalog.SLOTS, use.slots), (catalog.SLOTS_BUSY, use.busy), (catalog.FINISHING, use.finishing),
             (catalog.MEMORY, memory), (catalog.AT_RISK, at_risk),

@@ -13,11 +13,11 @@ MOST_STUCK = 20  # runs that are named in status displays for each partition of 
 
 
 class AttemptTable:
-    """The attempts whose runs this process holds: the handler of the attempt is running, or its outcome is being recorded.
+    """The attempts of a process whose handlers are running, or whose outcomes are being recorded.
 
     Attributes:
-        attempts: The attempts by run id and token. The token alone is not enough: runs of one claim may share it.
-        empty: Is set while there are no attempts.
+        attempts: The attempts by run id and token. The token alone is not enough, because the runs of one claim may share it.
+        empty: An event that is set while there are no attempts.
         ended: How many attempts have been removed.
     """
 
@@ -54,9 +54,9 @@ class AttemptTable:
         return [attempt.key for attempt in self.of(lease)]
 
     def stuck(self, lease: Lease) -> list[str]:
-        """Return the ids of the runs in the lease's partition that are over for this process, but whose handlers do not stop.
+        """Return the ids of the runs in the lease's partition whose outcome is decided, but whose handlers do not stop.
 
-        The lease of such a run may be gone. The heartbeat calls this from its own thread, so it works on a copy.
+        The lease of such a run may be gone. The heartbeat calls this method from its own thread, so the method works on a copy.
         """
         partition = lease.keys.partition
         return sorted({one.id for one in list(self._stuck.values()) if one.lease.keys.partition == partition})[
@@ -66,15 +66,16 @@ class AttemptTable:
     def loading(self, lease: Lease) -> dict[str, int]:
         """Return the runs whose checkpoints are being loaded under a lease, with the number of failed loads.
 
-        The heartbeat calls this from its own thread, so it works on a copy.
+        The heartbeat calls this method from its own thread, so the method works on a copy.
         """
         found = ((one.id, one.loading) for one in self.of(lease))
         return dict(islice(((id, failures) for id, failures in found if failures is not None), MOST_LOADING))
 
     def limited(self, lease: Lease) -> dict[str, str]:
-        """Return the runs under a lease whose calls wait for a rate, with the wait that began first, as `name:since`.
+        """Return the runs under a lease whose calls wait for a rate, each with the wait that began first.
 
-        The heartbeat calls this from its own thread, so it works on a copy.
+        A wait is `name:since`: the name of the rate, and the time in ms at which the wait began. The heartbeat calls this method
+        from its own thread, so the method works on a copy.
         """
         found = ((one.id, list(one.limited.values())) for one in self.of(lease) if one.limited)
         return dict(islice(((id, waits[0]) for id, waits in found if waits), MOST_LOADING))
@@ -82,7 +83,7 @@ class AttemptTable:
     def stopping_leases(self) -> list[Lease]:
         """Return the leases under which there are attempts that stop when their lease is in doubt.
 
-        There are few leases and thousands of attempts, so a frequent check looks at the leases first.
+        There are few leases and may be thousands of attempts, so the caller checks the leases first, several times per second.
         """
         return list(self._stopping)
 

@@ -30,7 +30,7 @@ class BeatResults:
         table: The attempts of the process.
         stops: Stops attempts.
         membership: The leases.
-        shutdown: Is requested when the worker is asked to drain.
+        shutdown: The shutdown of the worker, which is requested when an operator asks the worker to drain.
         tasks: Holds background tasks.
         hint_limit: Makes a call that waits for a limit ask the server immediately. Its argument is the number of the request.
     """
@@ -85,7 +85,7 @@ class BeatResults:
             self._drain()
 
     def _drain(self) -> None:
-        """Drain because an operator asked for it. A repeated request changes nothing, so that the handlers keep their grace."""
+        """Start to drain the worker, for an operator. A repeated request changes nothing, so that the handlers keep their grace."""
         if not self._shutdown.is_requested():
             logger.info("draining: requested by an operator")
             self._shutdown.request()
@@ -118,7 +118,7 @@ class BeatResults:
                 attempt.note_stored = note
 
     async def _send_spends(self, lease: Lease) -> None:
-        """Send what attempts have spent and not reported yet. A lost call is sent again with the next report or the outcome."""
+        """Send the totals that attempts have spent and not reported yet. A lost total is sent again later, or with the outcome."""
         changed = [(a, a.spend) for a in self._table.of(lease) if a.spend != a.spend_stored]
         plans = (attempt_plans.spend(lease.keys, a.id, a.token, amount) for a, amount in changed)
         answers = await asyncio.gather(

@@ -18,7 +18,7 @@ class Endings:
         table: The attempts of the process.
         critic: Watches the deadlines of the attempts.
         recorder: Records outcomes.
-        shutdown: Is requested after `limit` attempts.
+        shutdown: The shutdown of the worker, which is requested after `limit` attempts.
         tasks: Holds the tasks of handlers that were left behind.
         limit: The worker shuts down after this number of attempts. None for no limit.
     """
@@ -34,14 +34,16 @@ class Endings:
     ) -> None:
         self._table, self._critic, self._recorder = table, critic, recorder
         self._shutdown, self._tasks, self._limit = shutdown, tasks, limit
-        self.unrecorded: list[Attempt] = []  # ended during the shutdown, and the server does not know the outcome
+        self.unrecorded: list[
+            Attempt
+        ] = []  # attempts that ended during the shutdown, and whose outcome the server does not know
 
     def finish(self, attempt: Attempt, *, recorded: bool) -> None:
         """Remove an attempt. Do nothing if it was removed before.
 
         Args:
             attempt: The attempt.
-            recorded: Whether the server knows the outcome.
+            recorded: True if the server knows the outcome.
         """
         if not self._table.remove(attempt):
             return

@@ -16,9 +16,9 @@ async def open_resources(stack: AsyncExitStack, registry: Registry[Any], shutdow
     """Enter the lifespans of a registry. A shutdown cancels a lifespan that does not finish opening.
 
     Args:
-        stack: Closes the resources.
+        stack: The exit stack of the worker, which closes the resources.
         registry: The registry with the lifespans.
-        shutdown: Cancels the opening.
+        shutdown: The shutdown of the worker, which cancels the opening.
         tasks: Holds background tasks.
 
     Returns:

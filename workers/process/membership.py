@@ -40,13 +40,14 @@ class Membership:
         namespace: The namespace that the worker serves.
         options: The settings of the worker.
         routes: The routes that the worker listens to.
-        published: The limits and the budgets of its handlers, which it publishes (see describe_limits and describe_budgets).
+        published: The limits and the budgets of the handlers as texts, which the worker publishes when it joins (see
+            describe_limits and describe_budgets).
         clock: The time source.
         heartbeat: Renews the leases.
         stops: Stops the attempts of a lost lease.
-        shutdown: While it is requested, the worker does not join again.
+        shutdown: The shutdown of the worker. After it was requested, the worker does not join again.
         tasks: Holds background tasks.
-        announce: Tells the supervisor each new worker id, with its partition.
+        announce: A function that reports the partition and the id of each new worker to the supervisor.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class Membership:
     # -- join
 
     async def join_all(self) -> list[tuple[int, asyncio.Task[None]]]:
-        """Join all partitions, and wait for all of them or, after a while, for at least one.
+        """Join all partitions. Wait for all of them; after two seconds, wait only until one is joined.
 
         Returns:
-            The joins by partition. Some may still be running.
+            Each partition with the task that joins it. Some of these tasks may still be running.
 
         Raises:
             CoordinatorError: If a join failed.
@@ -141,7 +142,7 @@ class Membership:
         A partition that could not be reached when the namespace was created does not know the namespace yet.
 
         Args:
-            final: Whether the record was created before, and the partition still does not know the namespace.
+            final: True if the record was created before, and the partition still does not know the namespace.
 
         Raises:
             NotConfigured: If the namespace on the server is not the one that this process started with.

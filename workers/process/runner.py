@@ -41,7 +41,7 @@ class Runner:
         critic: Watches deadlines.
         endings: Removes attempts that are over.
         stops: Stops attempts.
-        shutdown: While it is requested, new attempts are stopped immediately.
+        shutdown: The shutdown of the worker. After it was requested, new attempts are stopped immediately.
         metrics: Measures the claims; None to measure nothing.
     """
 
@@ -80,9 +80,8 @@ class Runner:
             self._slots.take(suspect=claimed.suspect)
             if self._shutdown.is_requested():
                 attempt.request_stop("drain")
-            attempt.task = loop.create_task(
-                self._execute(attempt)
-            )  # the table holds the attempt, and the attempt its task
+            # The event loop keeps no reference to a task: the table holds the attempt, and the attempt holds its task.
+            attempt.task = loop.create_task(self._execute(attempt))
             self._critic.watch(attempt)
 
     async def _execute(self, attempt: Attempt) -> None:
@@ -116,22 +115,22 @@ class Runner:
         self._critic.progressed(attempt)
 
     def may_linger(self, attempt: Attempt) -> bool:
-        """Return True if a slot is free, so that a waiting handler does not take a slot that another run could use.
+        """Return True if the process has a free slot, so that no other run needs the slot of a waiting handler.
 
-        A run with a group does not linger, because another run of the group may wait for its place.
+        A run with a group may not linger, because another run of the group may wait for its place.
         """
         return not attempt.has_group and (self._slots.free > 0 or self._slots.claiming)
 
     def on_deadline(self, attempt: Attempt, error: DeadlineExceeded) -> None:
-        """Kill an attempt whose deadline has passed. Its run fails with this error."""
+        """Kill an attempt whose deadline has passed. Its run fails with `error`."""
         self._stops.kill(attempt, error)
 
 
 def open_later(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-    """Return a future that is done some turns of the event loop later.
+    """Return a future that is done ten turns of the event loop later.
 
-    The runs of a large claim wait for this future. So the next claim is sent before they start, and the server finds more runs
-    while these runs are executed. Without the future, each of them would have its first turn before the next claim is sent.
+    The runs of a large claim wait for this future. So the next claim is sent before they start, and the server works on it while
+    the worker executes these runs. Otherwise each of them would execute its first lines before the next claim is sent.
     """
     gate, turns = loop.create_future(), itertools.count(1)
 

@@ -27,7 +27,7 @@ class TaskSet:
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and return when all have ended.
 
-    On Python 3.11 a cancellation can get lost in a timeout that expires at the same moment, so it is repeated.
+    The cancellation is repeated, because on Python 3.11 a timeout that expires at the same moment can swallow it.
     """
     pending = set(tasks)
     while pending:

@@ -59,14 +59,17 @@ class Worker:
         options: The settings.
         clock: The time source.
         announce: The function that is called with the partition and the id of each worker that this process registers.
-        ask_to_be_replaced: Asks a supervisor to replace this process, and names the run to blame. None without a supervisor.
+        ask_to_be_replaced: A function that asks the supervisor to replace this process. Its argument is the id of the run that
+            blocks the event loop. None without a supervisor.
+        metrics: Counts and measures the work of the process; None to measure nothing.
 
     Attributes:
-        ready: Is set when the first claim in each reachable partition was answered.
-        drained: Whether the worker has drained, or was stopped before it served.
-        has_left: Whether the server has removed the worker, so that it owns no run.
+        ready: An event that is set when the first claim in each reachable partition was answered.
+        drained: True if the worker has drained, or was stopped before it served.
+        has_left: True if the server has removed the worker, so that it owns no run.
         left_to_recovery: The ids of runs that the worker could not release while it drained.
-        moved_at: Returns when the last heartbeat was sent. The supervisor uses this time to notice a stuck worker.
+        moved_at: A function that returns the monotonic time at which the last heartbeat was sent. The supervisor notices a stuck
+            worker by this time.
         on_refused: The function that is called with a kind if this process could start no run of the kind, probably because of its
             code.
         on_stuck: The function that is called with the id of a run that this process no longer executes, but whose handler does not
@@ -104,7 +107,7 @@ class Worker:
     def outdated(self) -> bool:
         """Return True if the fleet has newer code than this process.
 
-        For a second after a run was released, an outdated worker does not claim it, so that a newer worker can.
+        For a second after a run was released, an outdated worker does not claim the run, so that a newer worker can claim it.
         """
         return self._outdated
 
@@ -120,7 +123,7 @@ class Worker:
         return self._shutdown.is_requested()
 
     def refresh_gauges(self) -> None:
-        """Write the present gauges to the metrics: slots, memory, and the work since the last checkpoints."""
+        """Write the present gauges to the metrics: the slots, the memory, and the seconds of work that are not saved yet."""
         if self.metrics is None:
             return
         now, at_risk = self.clock.monotonic(), 0.0
@@ -134,7 +137,7 @@ class Worker:
     # -- start and stop
 
     def stop(self) -> None:
-        """Start to drain the worker. The second call takes away the grace time of the handlers."""
+        """Start to drain the worker. The second call drains it without grace time for the handlers."""
         if self._shutdown.is_requested():
             self.hurry()
         self.drain()

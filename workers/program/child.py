@@ -71,9 +71,9 @@ class SupervisorPipes:
     """The two pipes to the supervisor of this process.
 
     Args:
-        lifeline: the reading end of the pipe on which the supervisor sends commands.
-        reports: the writing end of the pipe on which this process reports.
-        unread: bytes of the lifeline that were read together with the options.
+        lifeline: The reading end of the pipe on which the supervisor sends commands. The pipe is closed when the supervisor ends.
+        reports: The writing end of the pipe on which this process reports.
+        unread: Bytes of the lifeline that were read together with the options.
     """
 
     def __init__(self, lifeline: int, reports: int, unread: bytes) -> None:
@@ -84,17 +84,17 @@ class SupervisorPipes:
         try:
             os.write(self._reports, " ".join(line.split())[:2000].encode() + b"\n")
         except BrokenPipeError:
-            return  # the supervisor is gone; the closed lifeline says so too
+            return  # the supervisor is gone; `follow_commands` notices this by the closed lifeline
 
     def report_if_read(self, line: str) -> None:
-        """Write one line to the supervisor, unless the pipe is full: then the write would block the whole process."""
+        """Write one line to the supervisor. Drop the line if the pipe is full, because the write would block the whole process."""
         room = select.poll()
         room.register(self._reports, select.POLLOUT)
         if any(event & select.POLLOUT for _, event in room.poll(0)):
             self.report(line)
 
     def follow_commands(self, worker: Worker) -> None:
-        """Carry out the commands of the supervisor from now on. Drain the worker when the supervisor is gone."""
+        """Start to read the supervisor's commands and to carry them out. Drain the worker when the supervisor is gone."""
         self._process_commands(worker)
         loop = asyncio.get_running_loop()
 
@@ -132,7 +132,7 @@ def take_lifeline() -> int:
 
 
 def _read_order(lifeline: int) -> tuple[bytes, bytes]:
-    """Return the first line of the lifeline, and the bytes that came after it."""
+    """Return the first line of the lifeline, which holds the options as JSON, and the bytes that came after it."""
     read = b""
     while b"\n" not in read:
         part = os.read(lifeline, 65536)
@@ -176,7 +176,7 @@ async def _work(
         options: The settings of the worker.
         supervisor: The pipes to the supervisor.
         metrics: The metrics of this process, if there are any.
-        takes_orders: Whether the supervisor orders drains on the lifeline. A supervisor of an older release, which started
+        takes_orders: True if the supervisor orders drains on the lifeline. A supervisor of an older release, which started
             this process during an upgrade, sends SIGTERM alone.
     """
     report = supervisor.report
@@ -218,9 +218,8 @@ async def _work(
     finally:
         for task in reporting:
             task.cancel()
-        if (
-            worker.drained
-        ):  # the report is sent even if the process fails after the drain, because then no run is to blame
+        # The report is sent even if the process fails after the drain, because then no run is to blame.
+        if worker.drained:
             report("left" if worker.has_left else "unfinished")
 
 

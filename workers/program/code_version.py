@@ -1,6 +1,6 @@
 """Determine the code version of a worker process: the git commit of its handlers, or a hash of their modules.
 
-The process determines the version itself after it has imported the handlers, so that it is the version of the imported code.
+The process itself determines the version after it has imported the handlers, so that the version is that of the imported code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from workers.handlers.registry import Registry
 
-GIT_SECONDS = 5.0
-DIGITS = 12
+GIT_SECONDS = 5.0  # the longest time that a git command may take
+DIGITS = 12  # of a commit or a hash
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -24,8 +24,8 @@ def code_version(registries: Sequence[str], registry: Registry[Any]) -> str:
     """Return the version of the code of some registries and their handlers.
 
     Args:
-        registries: where the handlers are, each as MODULE:REGISTRY.
-        registry: the imported registry.
+        registries: The names of the registries, each as MODULE:REGISTRY.
+        registry: The imported registry.
 
     Returns:
         `3f2a91c04d7e`, `3f2a91c04d7e-dirty-91ab…` if Python files differ from the commit, `hash-91ab…` without git, or `-` if
@@ -49,7 +49,7 @@ def _file(module: str) -> Path | None:
 
 
 def _commit(directory: Path) -> str:
-    """Return the checked-out commit of a folder, with -dirty if Python files differ from it; empty without git or a commit."""
+    """Return the checked-out commit of a folder, with -dirty if Python files differ from it. Return "" if there is no commit."""
     if not (commit := _git(directory, "rev-parse", f"--short={DIGITS}", "HEAD")):
         return ""
     changes = _git(directory, "status", "--porcelain", "--", ":/*.py")

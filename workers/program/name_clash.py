@@ -13,10 +13,10 @@ from coordinator.errors import BadOption
 
 
 def refuse_name_clash(directory: Path) -> None:
-    """Check that a folder hides none of the installed packages.
+    """Check that a folder does not hide the packages `coordinator` and `workers`.
 
     Raises:
-        BadOption: the folder contains a module named `coordinator` or `workers`.
+        BadOption: If the folder contains a module with one of these names.
     """
     for package in (coordinator, workers):
         ours, name = Path(str(package.__file__)).resolve().parent, package.__name__

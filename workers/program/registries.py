@@ -24,7 +24,7 @@ def load(path: str) -> Registry[Any]:
     """Import the registry at MODULE:REGISTRY, and return it. Modules in the current directory are found too.
 
     Raises:
-        BadOption: the module can't be imported, or has no such registry.
+        BadOption: If the module can't be imported, or has no such registry.
     """
     module, _, attribute = path.partition(":")
     if not module or not attribute:
@@ -78,7 +78,7 @@ def load_all(paths: Sequence[str]) -> Registry[Any]:
     """Import registries, each named as MODULE:REGISTRY, and return one registry with all their handlers.
 
     Raises:
-        BadOption: a registry can't be imported, or none of the registries has a handler.
+        BadOption: If a registry can't be imported, or none of the registries has a handler.
     """
     registry = Registry.merged(*(load(path) for path in paths))
     if not registry.handlers:

@@ -1,6 +1,6 @@
 """Output of a worker process that never fails, even if its reader (such as `workers dev` or a log collector) has died.
 
-A handler must not fail because no process reads its output. The log and the tracebacks of the process are written here too.
+A handler must not fail because no process reads its output. The log and the tracebacks of the process use this output too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class SafeOutput(io.FileIO):
     """A file that discards its output when its reader is gone.
 
-    From then on the file descriptor itself points to /dev/null, so that processes that a handler starts can write to it too.
+    From then on the file descriptor points to /dev/null, so that processes that a handler starts can write to it without an error.
     """
 
     def write(self, data: ReadableBuffer, /) -> int:

@@ -1,8 +1,8 @@
 """Handle signals to a worker process that do not come from the supervisor, and signals to processes that a handler forks.
 
-A worker process takes its commands from the lifeline. A signal alone does not drain it: a handler that ends a tool with
-`os.killpg` signals the worker process too, unless the tool has a process group of its own. systemd sends SIGTERM to the
-supervisor and to all its processes, and the supervisor then orders the drain.
+A worker process takes its commands from the lifeline, the pipe from its supervisor. A signal alone does not drain the process: a
+handler that ends a tool with `os.killpg` signals the worker process too, unless the tool has a process group of its own. systemd
+sends SIGTERM to the supervisor and to all its processes, and the supervisor then orders the drain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from workers.process.worker import Worker
 
 logger = logging.getLogger(__name__)
-ORDER_SECONDS = 1.0  # how long the order of the supervisor may arrive after the signal
+ORDER_SECONDS = 1.0  # the supervisor's order to drain may arrive this long after the signal
 STRAY = (signal.SIGTERM, signal.SIGHUP)
 HANDLED = (*STRAY, signal.SIGINT)
 

@@ -30,25 +30,27 @@ from workers.supervisor.pool_metrics import PoolMetrics
 from workers.supervisor.restart_backoff import RestartBackoff, failed_to_start
 
 logger = logging.getLogger(__name__)
-EXIT_TIMEOUT = 45.0  # seconds that a process has to end after its grace; one with a blocked event loop would never end
+EXIT_TIMEOUT = (
+    45.0  # seconds that a process has to end after its grace; a process with a blocked event loop would never end
+)
 
 
 class ChildPool:
-    """The worker processes, from their start until their runs are free.
+    """The worker processes of a supervisor, each from its start until the server has taken its runs from it.
 
     Args:
-        registries: where the handlers are, each as MODULE:REGISTRY.
-        options: the options of each worker; `options.processes` is the number of child slots.
-        clock: the clock.
-        grace: the longest grace of any handler, in seconds.
-        exit_timeout: seconds after the grace until a process that has not ended is killed.
+        registries: The names of the registries, each as MODULE:REGISTRY.
+        options: The options of each worker; `options.processes` is the number of child slots.
+        clock: The time source.
+        grace: The longest grace of any handler, in seconds.
+        exit_timeout: Seconds after the grace until a process that has not ended is killed.
     """
 
     def __init__(
         self, registries: Sequence[str], options: WorkerOptions, clock: Clock, *, grace: float, exit_timeout: float
     ) -> None:
         self.registries, self.options, self.clock = registries, options, clock
-        self.children: dict[int, ChildProcess] = {}  # all of them, by a number that is never used again
+        self.children: dict[int, ChildProcess] = {}  # all processes, by a number that is never used again
         self.current: dict[int, ChildProcess] = {}  # child slot -> the process that works there
         self.stopping, self.exit_codes = asyncio.Event(), list[int]()
         self.metrics = PoolMetrics()
@@ -58,7 +60,7 @@ class ChildPool:
         self._supervisions: set[asyncio.Task[None]] = set()
 
     def connect(self, wire: AsyncWire, namespace: Namespace) -> None:
-        """Set the namespace in which the runs of dead processes are abandoned."""
+        """Set the connection and the namespace with which the runs of dead processes are abandoned."""
         self._wire, self._namespace = wire, namespace
 
     def stop(self) -> None:
@@ -86,7 +88,7 @@ class ChildPool:
             child.drain()
 
     async def sleep_unless_stopped(self, seconds: float) -> None:
-        """Sleep, but return as soon as the pool is stopped."""
+        """Sleep for a number of seconds, but return as soon as the pool is stopped."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
@@ -146,9 +148,9 @@ class ChildPool:
         return child
 
     async def dismiss_successor(self, slot: int, child: ChildProcess) -> None:
-        """End a successor that does not work.
+        """End a successor that has failed to start.
 
-        If it has already taken over the slot, keep it, because the slot has no other process.
+        If the successor has already taken over the slot, keep it, because the slot has no other process.
         """
         if self._successors.get(slot) is not child:
             return
@@ -168,7 +170,7 @@ class ChildPool:
             await old.wait_until_gone()
 
     def set_outdated(self, outdated: bool, *, started_before: float) -> None:
-        """Tell the processes that were started before this time whether the fleet has newer code than theirs."""
+        """Tell the processes that were started before `started_before` whether the fleet has newer code than theirs."""
         for child in self.children.values():
             if child.started < started_before:
                 child.set_outdated(outdated)
@@ -198,9 +200,7 @@ class ChildPool:
         try:
             metrics_file = self.metrics.open_file()
             child = await spawn(self.registries, options, self.clock.monotonic(), metrics_file)
-        except (
-            OSError
-        ) as error:  # the machine has no memory, files or processes left now, so the supervisor tries again later
+        except OSError as error:  # the machine has no memory, files or processes left; the caller tries again later
             if metrics_file is not None:
                 os.close(metrics_file)
             logger.error("a worker process could not be started: %s", error)
@@ -222,7 +222,7 @@ class ChildPool:
             del self.children[number]
             self.metrics.add_ended(child)
             child.close()
-        # Otherwise the process is replaced, and its exit code does not count for the supervisor's.
+        # The exit code of a process that is replaced does not count for the exit code of the supervisor.
         is_last = self.stopping.is_set()
         await self._abandon_runs(child)
         if is_last:
@@ -274,14 +274,17 @@ class ChildPool:
             child.lifecycle.record_empty()  # the process had released its runs, but had not received the server's answer
 
     async def abandon(self, partition: int, worker: str, blame: str = "", deadline: str = "") -> Recovered | None:
-        """Free the runs of a worker whose process has ended. Return their number by new status; None if the server did not answer.
+        """Make the server requeue the runs of a worker whose process has ended.
 
         Args:
-            partition: the partition of the worker.
-            worker: the worker id.
-            blame: the only run that gets a strike; `nobody` if no run gets one; empty if each run without progress gets one.
-            deadline: the end of the worker's lease, if only its silence says that it is gone: a worker that has renewed its
-                lease since keeps its runs.
+            partition: The partition of the worker.
+            worker: The worker id.
+            blame: The only run that gets a strike; `nobody` if no run gets one; empty if each run without progress gets one.
+            deadline: The end of the worker's lease, if the worker only seems to be gone because it sends no heartbeats. A worker
+                that has renewed its lease since then keeps its runs. Empty if the process has certainly ended.
+
+        Returns:
+            How many runs got which status; None if the server did not answer.
         """
         plan = coordinator_plans.abandon(
             self._namespace.keys(partition), worker, blame=blame, jitter=random.random(), deadline=deadline
@@ -296,7 +299,12 @@ class ChildPool:
 
 
 def describe_abandoned(results: Sequence[Recovered], *, unknown: int = 0) -> str:
-    """Describe the new statuses of abandoned runs, as in '2 runs requeued, 1 dead', and return the text."""
+    """Return a text with the new statuses of abandoned runs, as in '2 runs requeued, 1 dead'.
+
+    Args:
+        results: The server's answers.
+        unknown: The number of workers for which the server did not answer.
+    """
     counts = {
         "requeued": sum(result.queued for result in results),
         "delayed": sum(result.delayed for result in results),

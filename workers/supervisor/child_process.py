@@ -1,8 +1,8 @@
-"""A worker process as its supervisor sees it: how to start it, read its messages, and ask it to end.
+"""A worker process as its supervisor sees it: how to start it, read its reports, and ask it to end.
 
-Two pipes connect the supervisor with each worker process. On the report pipe, the process writes one line for each thing that the
-supervisor must know; the program on the other side is `workers/program/child.py`. On the lifeline, the supervisor writes the
-options first and one-word commands later. When the supervisor dies, the lifeline closes and the process drains.
+Two pipes connect the supervisor with each worker process. On the report pipe, the process writes reports of one line each, for
+example `ready`; the program on the other side is `workers/program/child.py`. On the lifeline, the supervisor writes the options
+first and one-word commands later. When the supervisor dies, the lifeline closes and the process drains.
 
 Before a process joins, it writes its new worker id to the report pipe. So the supervisor knows every id whose runs it must abandon.
 A process has ended when it exits, and not when its pipes close: a process that a handler started may keep the pipes open.
@@ -34,24 +34,25 @@ class ChildProcess:
     """A worker process, and the worker ids under which it may have joined."""
 
     process: asyncio.subprocess.Process
-    lifeline: int  # the writing end; the process drains when it is closed
+    lifeline: int  # the writing end of the command pipe; the process drains when this end is closed
     reports: int  # the reading end of the report pipe
     started: float  # monotonic time
     worker_ids: set[tuple[int, str]] = field(default_factory=set)  # (partition, worker)
-    grace: float = 0.0  # the longest grace of its handlers
+    grace: float = 0.0  # the longest grace of its handlers, in seconds
     lifecycle: ChildLifecycle = field(default_factory=ChildLifecycle)
     failure: str = ""  # why the process could not start, as it reported
     rejected_kinds: set[str] = field(default_factory=set)  # kinds of which the process could not start any run
     rejects_a_kind: asyncio.Event = field(default_factory=asyncio.Event)
-    stuck_runs: set[str] = field(
-        default_factory=set
-    )  # runs whose handlers do not stop, although the process ended them
+    # runs whose outcome the process has decided, but whose handlers do not stop
+    stuck_runs: set[str] = field(default_factory=set)
     extra: bool = False  # the process was started for one suspect run and has no child slot
     held_runs: int = 0  # the number of runs that were taken from the process after its end
     summary: str = ""  # the new statuses of those runs, in words, for the log
     heartbeat_at: float | None = None  # monotonic time of its last heartbeat, as its event loop reported it
     metrics_file: int | None = None  # the file to which the process writes its metrics
-    supervision: asyncio.Task[None] | None = None  # ends when the process has ended and its runs are free
+    supervision: asyncio.Task[None] | None = (
+        None  # ends when the process has ended and the server has taken its runs from it
+    )
     _unread: bytes = b""
 
     @property
@@ -161,7 +162,7 @@ class ChildProcess:
     # -- the end of the process
 
     async def wait_until_gone(self) -> None:
-        """Wait until the process has ended and its runs are free.
+        """Wait until the process has ended, and the server has taken its runs from it.
 
         Raises:
             Exception: The error with which the supervision of the process failed.
@@ -172,7 +173,7 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """Return True if the process runs, or its runs are not free yet."""
+        """Return True if the process runs, or the server has not taken its runs from it yet."""
         return self.supervision is None or not self.supervision.done()
 
     @property
@@ -209,13 +210,13 @@ async def spawn(
     """Start a worker process with the code that is on disk now, and return it.
 
     Args:
-        registries: where the handlers are, each as MODULE:REGISTRY.
-        options: the options of the worker.
-        now: the monotonic time.
-        metrics_file: the descriptor of the file to which the process writes its metrics; None for no metrics.
+        registries: The names of the registries, each as MODULE:REGISTRY.
+        options: The options of the worker.
+        now: The monotonic time.
+        metrics_file: The descriptor of the file to which the process writes its metrics; None for no metrics.
 
     Raises:
-        OSError: the machine has no memory, files or processes left.
+        OSError: If the machine has no memory, files or processes left.
     """
     reports, its_reports = os.pipe()
     its_lifeline, lifeline = os.pipe()

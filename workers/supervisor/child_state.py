@@ -38,7 +38,7 @@ class ChildEvent(Enum):
     KILLED_AS_OVERDUE = "killed as overdue"  # it did not end in time
     KILLED_AS_BLOCKED = "killed as blocked"  # a run blocked its event loop
     EXITED = "exited"
-    FOUND_EMPTY = "found empty"  # the server knows no run of it
+    FOUND_EMPTY = "found empty"  # the server has no run of the process
 
 
 _S, _E = ChildState, ChildEvent
@@ -68,8 +68,7 @@ def next_state(state: ChildState, event: ChildEvent) -> ChildState:
 class ChildLifecycle:
     """The current state of one worker process, with events for tasks that wait for a change.
 
-    A process may report that it is ready, or be asked to drain, when its state has already moved past that. The three
-    `asyncio.Event`s remember such events.
+    The three `asyncio.Event`s stay set. So a late report counts too, for example that a process is ready which already drains.
     """
 
     def __init__(self) -> None:
@@ -120,7 +119,7 @@ class ChildLifecycle:
         self._apply(ChildEvent.EXITED)
 
     def record_empty(self) -> None:
-        """Record that the server has no run of the process, although the process did not report that it drained."""
+        """Record that the server found no run of a process that had reported that it may still hold runs."""
         self._apply(ChildEvent.FOUND_EMPTY)
 
     @property

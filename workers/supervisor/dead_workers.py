@@ -1,4 +1,4 @@
-"""Free the runs of dead worker processes of this host whose supervisor has died too, for example after a kill of a whole fleet.
+"""Requeue the runs of dead worker processes of this host whose supervisor has died too, for example after a kill of a whole fleet.
 
 Without this module, these runs would wait until the leases of the workers expire.
 
@@ -24,16 +24,16 @@ from workers.supervisor.child_pool import ChildPool, describe_abandoned
 
 logger = logging.getLogger(__name__)
 MISSED_BEATS = 2  # a worker is alive if its last heartbeat is not older than this many intervals
-CHECK_TIMEOUT = 2.0
+CHECK_TIMEOUT = 2.0  # seconds for each request to the server
 
 
 class DeadWorkers:
     """The workers whose processes do not exist on this host any more.
 
     Args:
-        wire: the connection to the server.
-        namespace: the namespace.
-        pool: frees the runs of a worker, and has the event `stopping` of the supervisor.
+        wire: The connection to the server.
+        namespace: The namespace of the supervisor.
+        pool: The pool of the supervisor, which makes the server requeue the runs of a worker.
     """
 
     def __init__(self, wire: AsyncWire, namespace: Namespace, pool: ChildPool) -> None:
@@ -41,7 +41,7 @@ class DeadWorkers:
         self._fresh: list[tuple[int, MarkedWorker]] = []
 
     async def free_silent(self) -> None:
-        """Free the runs of dead workers whose last heartbeat is old enough. Remember the other dead workers for `free_fresh`."""
+        """Requeue the runs of dead workers whose last heartbeat is old enough. Remember the other dead workers for `free_fresh`."""
         here = own_mark()
         try:
             for keys in self._namespace.everywhere():
@@ -57,7 +57,7 @@ class DeadWorkers:
             )
 
     async def free_fresh(self) -> None:
-        """Wait for heartbeats of the remembered workers. Free the runs of the workers that send none."""
+        """Wait for heartbeats of the remembered workers. Requeue the runs of the workers that send none."""
         await asyncio.gather(*(self._free_if_silent(*one) for one in self._fresh))
 
     async def _free_if_silent(self, partition: int, worker: MarkedWorker) -> None:

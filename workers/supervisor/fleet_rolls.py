@@ -22,13 +22,22 @@ from workers.supervisor.pool_roll import START_TIMEOUT, RollResult, roll_pool
 from workers.supervisor.roll_lock import RollLock
 
 logger = logging.getLogger(__name__)
-PRESENCE_SECONDS = 6.0  # between two calls that say that the supervisor lives; it counts as lost after 15 s without one
-CALL_SECONDS = 2.0
+PRESENCE_SECONDS = (
+    6.0  # between two calls that show that the supervisor is alive; it counts as lost after 15 s without one
+)
+CALL_SECONDS = 2.0  # the longest time for such a call
 RENEWAL_SECONDS = 24.0  # between two renewals of the list of supervisors, which expires after one minute
 
 
 class RollParticipant:
-    """One supervisor's part in the rolls of its fleet. A new process must be ready after `start_timeout` seconds."""
+    """One supervisor's part in the rolls of its fleet.
+
+    Args:
+        pool: The worker processes of the supervisor.
+        wire: The connection to the server.
+        keys: The keys of partition 0.
+        start_timeout: Seconds after which a new process must be ready.
+    """
 
     def __init__(self, pool: ChildPool, wire: AsyncWire, keys: Keys, *, start_timeout: float = START_TIMEOUT) -> None:
         self._pool, self._wire, self._keys, self._start_timeout = pool, wire, keys, start_timeout
@@ -110,8 +119,8 @@ class RollParticipant:
             processes = self._pool.options.processes
             result = RollResult(0, processes, "the supervisor had an unexpected error, which is in its log")
         part = RollPart("failed" if result.problem else "done", result.replaced, result.total, result.problem)
-        # The command that requested the roll waits for this report, so it is repeated until it arrives. When the fleet is
-        # stopped, the farewell of the supervisor reports instead that it left, which does not stop the roll of the others.
+        # The command that requested the roll waits for this report, so the report is repeated until it arrives. When the fleet is
+        # stopped, the supervisor reports instead that it leaves, which does not stop the roll of the other supervisors.
         while not self._pool.stopping.is_set() and await self._report(order.roll, part) is None:
             await self._pool.sleep_unless_stopped(1.0)
 
@@ -173,4 +182,4 @@ class RollParticipant:
 
 
 class _Withdrawn(Exception):
-    """The signal that the requested roll does not include this supervisor any more."""
+    """The exception that ends a roll because the requested roll does not include this supervisor any more."""

@@ -24,8 +24,8 @@ class MergedLog(logging.Handler):
     """The root logger's handler. It shows the log of this process and the output of the worker processes.
 
     Args:
-        stream: where the lines go.
-        as_json: whether the log lines are JSON.
+        stream: The file to which the lines are written.
+        as_json: True if the log lines are JSON.
     """
 
     def __init__(self, stream: TextIO, *, as_json: bool = False) -> None:
@@ -74,7 +74,7 @@ class MergedLog(logging.Handler):
             os.close(pipe.reading)
 
     def read_all(self) -> None:
-        """Show the output that is left in the pipes, without waiting: processes that a handler started may keep them open."""
+        """Show the output that is left in the pipes. Do not wait for their ends: processes of handlers may keep them open."""
         for pipe in list(self._pipes.values()):
             pipe.read()
             pipe.show_rest()

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Pool(Protocol):
-    """The worker processes that are running."""
+    """The attributes of a pool that the metrics read."""
 
     @property
     def children(self) -> dict[int, ChildProcess]:
@@ -33,7 +33,7 @@ class Pool(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """The clock."""
+        """The time source."""
         ...
 
 
@@ -47,7 +47,7 @@ class PoolMetrics:
         self._ends: Counter[str] = Counter()
 
     def enable(self) -> None:
-        """Make each new worker process share its numbers."""
+        """Make each new worker process write its metrics to a file that it shares with the supervisor."""
         self._enabled = True
 
     def open_file(self) -> int | None:
@@ -55,7 +55,7 @@ class PoolMetrics:
         return open_shared_file() if self._enabled else None
 
     def count_recovered(self, runs: Recovered) -> None:
-        """Count runs that the supervisor took from a dead process."""
+        """Count the runs that the supervisor took from a dead process, by their new status."""
         self._recovered.update(runs.by_status)
 
     def add_ended(self, child: ChildProcess) -> None:
@@ -71,7 +71,7 @@ class PoolMetrics:
         child.metrics_file = None
 
     def gather(self, pool: Pool) -> Samples:
-        """Return the present values of all processes together."""
+        """Return the present values of all processes together, and the supervisor's own counts."""
         samples, now = Samples(), pool.clock.monotonic()
         samples.merge(self._ended)
         states: Counter[str] = Counter()

@@ -14,13 +14,19 @@ from workers.supervisor.child_pool import ChildPool
 from workers.supervisor.child_process import ChildProcess
 
 START_TIMEOUT = 120.0  # seconds until the first claim of a new process must be answered
-# A new process is observed for this long after it took over: a kind that it rejects shows by then.
+# A new process is observed for this long after it took over. If it rejects a kind, it has usually reported this by then.
 OBSERVED_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class RollResult:
-    """The number of processes that were replaced, and the problem that stopped the roll, if any."""
+    """The result of a roll.
+
+    Attributes:
+        replaced: The number of processes that were replaced.
+        total: The number of processes of the pool.
+        problem: The problem that stopped the roll; empty if there was none.
+    """
 
     replaced: int
     total: int
@@ -35,14 +41,14 @@ async def roll_pool(
     report: Callable[[RollResult], Awaitable[None]],
     start_timeout: float = START_TIMEOUT,
 ) -> RollResult:
-    """Replace all processes of a pool.
+    """Replace all processes of a pool, and return the result.
 
     Args:
-        pool: the pool.
-        at_once: how many processes to replace at the same time.
-        wait_for_turn: called before each batch; returns when the batch may be replaced.
-        report: called with the result so far after each batch.
-        start_timeout: seconds until a new process must be ready.
+        pool: The pool.
+        at_once: How many processes to replace at the same time.
+        wait_for_turn: A function that is awaited before each batch; it returns when the batch may be replaced.
+        report: A function that is awaited with the result so far after each batch.
+        start_timeout: Seconds after which a new process must be ready.
     """
     began, slots = pool.clock.monotonic(), range(pool.options.processes)
     pool.set_outdated(True, started_before=began)
@@ -106,7 +112,7 @@ async def _wait_until_ready(pool: ChildPool, child: ChildProcess, start_timeout:
 
 
 async def _observe(pool: ChildPool, child: ChildProcess, began: float) -> str:
-    """Observe a process for a moment after it has taken over a slot. Return the problem, or an empty text if there is none.
+    """Observe a process for half a second after it has taken over a slot. Return the problem, or an empty text if there is none.
 
     The other new processes of this roll are observed too, because the runs that the old process released may have gone to them.
     """

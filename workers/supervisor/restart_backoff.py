@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-LONGEST_WAIT = 30.0
+LONGEST_WAIT = 30.0  # seconds, before the random factor
 WORKED_SECONDS = 10.0  # a process that lived for this time counts as started
-FREE_RESTARTS = 2
+FREE_RESTARTS = 2  # restarts without a wait
 
 
 class RestartBackoff:
@@ -25,8 +25,8 @@ class RestartBackoff:
         """Record that a process ended. Return the seconds to wait before the next one starts.
 
         Args:
-            failed: whether the process ended as soon as it started (see `failed_to_start`). If not, the count of failed starts is
-                reset to zero.
+            failed: True if the process ended as soon as it started (see `failed_to_start`). False resets the count of failed
+                starts to zero.
         """
         self.failures = self.failures + 1 if failed else 0
         if self.failures <= FREE_RESTARTS:
@@ -37,13 +37,13 @@ class RestartBackoff:
 def failed_to_start(*, left: bool, ready: bool, held_runs: int, seconds: float) -> bool:
     """Return True if a process ended as soon as it started and no run is to blame.
 
-    A run that crashes its process gets a strike each time and is dead after the third one, so such crashes need no wait.
+    A run that crashes its process gets a strike each time and is dead after the third strike, so such crashes need no wait.
 
     Args:
-        left: whether the process drained and held no run any more.
-        ready: whether the server had answered the first claim of the process.
-        held_runs: the number of runs that the process held when it ended.
-        seconds: how long the process lived.
+        left: True if the process drained and held no run any more.
+        ready: True if the server had answered the first claim of the process.
+        held_runs: The number of runs that the process held when it ended.
+        seconds: How long the process lived.
     """
     if left:
         return False

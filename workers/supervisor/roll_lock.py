@@ -18,7 +18,15 @@ LOCK_SECONDS = 10.0  # the lock of a supervisor that died expires after this tim
 
 
 class RollLock:
-    """The lock of a fleet's rolls, renewed while this supervisor holds it."""
+    """The lock of a fleet's rolls, which is renewed while this supervisor holds it.
+
+    Args:
+        pool: The worker processes of the supervisor.
+        wire: The connection to the server.
+        keys: The keys of partition 0.
+        name: The name of the lock.
+        token: The name of the supervisor, which holds the lock.
+    """
 
     def __init__(self, pool: ChildPool, wire: AsyncWire, keys: Keys, name: str, token: str) -> None:
         self._pool, self._wire, self._keys, self._name, self._token = pool, wire, keys, name, token
@@ -28,7 +36,7 @@ class RollLock:
         """Wait for the lock. If the lock was lost, as in an outage, wait for it again.
 
         Raises:
-            Unreachable: the pool was stopped while the supervisor waited.
+            Unreachable: If the pool was stopped while the supervisor waited.
         """
         waiting = False
         while not await self._request(give_up=self._pool.stopping.is_set):

@@ -1,6 +1,6 @@
-"""The sidecars of a supervisor: endpoints for health and metrics, and a coordinator, that run in the supervisor's process.
+"""The sidecars of a supervisor: endpoints for health and metrics, and a coordinator. They run in the supervisor's process.
 
-The coordinator shares the event loop of the supervisor, because it needs little time, and a process of its own would need a
+The coordinator shares the event loop of the supervisor, because it needs little time, and a separate process would need a
 supervisor too. The coordinator is stopped last, when the workers have released all their runs. If it fails, it is started again.
 """
 
@@ -28,7 +28,13 @@ COORDINATOR_RESTART_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SidecarOptions:
-    """The sidecars to run. `health` and `metrics` are the [HOST:]PORT of an endpoint, or None."""
+    """The sidecars to run.
+
+    Attributes:
+        health: The [HOST:]PORT of the health endpoint; None for no endpoint.
+        coordinator: True to run a coordinator.
+        metrics: The [HOST:]PORT of the metrics endpoint; None for no endpoint.
+    """
 
     health: str | None = None
     coordinator: bool = False
@@ -40,7 +46,7 @@ NO_SIDECARS = SidecarOptions()
 
 @contextlib.asynccontextmanager
 async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> AsyncGenerator[None, None]:
-    """Run the sidecars while the context is open. Enter the context before the supervisor starts, leave it when it has ended."""
+    """Run the sidecars while the context is open: from before the supervisor starts until it has ended."""
     settings, clock = supervisor.options.settings, supervisor.clock
     coordinator = EmbeddedCoordinator(settings, clock) if options.coordinator else None
 

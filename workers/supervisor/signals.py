@@ -13,18 +13,17 @@ from workers.supervisor.supervisor import Supervisor
 
 
 def serve(registries: Sequence[str], options: WorkerOptions, sidecars: SidecarOptions = NO_SIDECARS) -> int:
-    """Run a supervisor until it is stopped. SIGTERM and SIGINT drain, a second one skips the grace. SIGHUP rolls.
+    """Run a supervisor until it is stopped, and return its exit code.
+
+    SIGTERM and SIGINT drain the worker processes, and a second one skips the grace. SIGHUP rolls the worker processes.
 
     Args:
-        registries: where the handlers are, each as MODULE:REGISTRY.
-        options: the options of each worker.
-        sidecars: the health endpoint and the coordinator to run in the process of the supervisor.
-
-    Returns:
-        The exit code.
+        registries: The names of the registries, each as MODULE:REGISTRY.
+        options: The options of each worker.
+        sidecars: The endpoints and the coordinator to run in the process of the supervisor.
 
     Raises:
-        BadOption: a registry can't be imported.
+        BadOption: If a registry can't be imported.
     """
     registry = load_all(registries)  # so that an import error is reported once, here, and not by every worker process
     grace = max((handler.grace or 0.0 for handler in registry.handlers.values()), default=0.0)

@@ -1,4 +1,4 @@
-"""The supervisor: keeps N worker processes running on one host until it is stopped.
+"""The supervisor keeps N worker processes running on one host until it is stopped.
 
 If the supervisor itself dies, its worker processes see their lifeline close, and drain.
 """
@@ -34,11 +34,11 @@ class Supervisor:
     """One supervisor of a fleet: its pool of worker processes, its background checks, and its part in rolls.
 
     Args:
-        registries: where the handlers are, each as MODULE:REGISTRY.
-        options: the options of each worker.
-        clock: the clock; the system's by default.
-        grace: the longest grace of any handler, in seconds.
-        exit_timeout: seconds after the grace until a process that has not ended is killed.
+        registries: The names of the registries, each as MODULE:REGISTRY.
+        options: The options of each worker.
+        clock: The time source; the system's clock by default.
+        grace: The longest grace of any handler, in seconds.
+        exit_timeout: Seconds after the grace until a process that has not ended is killed.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Supervisor:
         self.registries, self.options, self.clock = registries, options, clock or SystemClock()
         grace = max(grace, options.grace)
         self.pool = ChildPool(registries, options, self.clock, grace=grace, exit_timeout=exit_timeout)
-        self.started = asyncio.Event()  # from here on the pool can be rolled
+        self.started = asyncio.Event()  # is set when the pool can be rolled
         self._extras: set[asyncio.Task[None]] = set()
         self._roll_participant: RollParticipant | None = None
         self._rolls: set[asyncio.Task[RollResult]] = set()
@@ -122,7 +122,7 @@ class Supervisor:
         return await self._roll_participant.roll(at_once)
 
     def roll_soon(self) -> None:
-        """Start a roll in the background. If a roll is under way, any number of further calls add one more roll after it."""
+        """Start a roll in the background. All calls during a roll together start one more roll after it."""
         if len(self._rolls) < 2:
             rolling = asyncio.create_task(self.roll())
             self._rolls.add(rolling)
@@ -153,7 +153,7 @@ class Supervisor:
     async def _supervise(self) -> None:
         """Keep all child slots filled until the last process has ended.
 
-        An unexpected error in one of the tasks drains all processes before it is raised.
+        After an unexpected error in one of the tasks, drain all processes and then raise the error.
         """
         dead = DeadWorkers(self._wire, self._namespace, self.pool)
         await dead.free_silent()

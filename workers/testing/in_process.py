@@ -24,9 +24,9 @@ def worker(registry: Registry[Any], url: str | None = None, **options: Any) -> I
     """Run a worker and a coordinator in a thread of this process while the context is open.
 
     Args:
-        registry: the handlers.
-        url: the server. By default a store in memory, which needs the extra `memory`.
-        options: fields of `WorkerOptions`, such as `concurrency` or `lease`. The grace is 1 second by default.
+        registry: The handlers.
+        url: The URL of the server. By default a store in memory, which needs the extra `memory`.
+        **options: Fields of `WorkerOptions`, such as `concurrency` or `lease`. The grace is 1 second by default.
 
     Yields:
         A client of the same namespace.

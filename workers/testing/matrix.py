@@ -20,12 +20,12 @@ class Matrix:
     """The result of a crash matrix or a drain matrix.
 
     Args:
-        cuts: how many cuts the handler has. The matrix killed or stopped the handler once at each of them.
-        result: the value that the handler returns.
-        effects: the value that `effects` returned without a crash or a stop.
-        emitted: the values that the handler emitted, as a reader has them at the end.
-        waits: how often the run was suspended at a wait in the rounds that send each signal only when the run waits for it.
-        unknown: how many rounds of a crash matrix ended with OutcomeUnknown, because the handler was killed in the middle of an
+        cuts: How many cuts the handler has. The matrix killed or stopped the handler once at each of them.
+        result: The value that the handler returns.
+        effects: The value that `effects` returned without a crash or a stop.
+        emitted: The values that the handler emitted, as a reader has them at the end.
+        waits: How often the run was suspended at a wait in the rounds that send each signal only when the run waits for it.
+        unknown: How many rounds of a crash matrix ended with OutcomeUnknown, because the handler was killed in the middle of an
             effect of `run.once` that has no `check`. The results and effects of these rounds are not compared.
     """
 
@@ -47,8 +47,8 @@ def crash_matrix(
 
     The result, the effects, and the events that a reader has at the end must be the same.
 
-    In one more round an attempt falls asleep at a cut, a second attempt does the work, and then the first attempt wakes up. The
-    same happens when a worker is paused for longer than its lease.
+    In one more round the matrix pauses an attempt at a cut, lets a second attempt do the work, and then lets the first attempt
+    continue. The same happens when a worker is paused for longer than its lease.
 
     The matrix kills the handler right after a cut was saved. Work between two cuts is repeated after a crash in the middle, so
     put each effect that must not be repeated into `run.once`, or make it safe to repeat.
@@ -62,19 +62,19 @@ def crash_matrix(
     the run waits for, and calls the handler again from its first line. If no signal is left for a wait, the timeout ends the wait.
 
     Args:
-        inputs: the handler and its inputs, as in `research.inputs("tides")`.
-        resources: creates a stand-in for the outside world. It is called once for each round, and the handler gets the stand-in as
-            `run.resources`.
-        effects: returns the effects of the handler on this stand-in, for example a list of calls.
-        signals: the signals for the run, as in `[("approval", {"by": "ada"})]`, in the order in which they are sent.
+        inputs: The handler and its inputs, as in `research.inputs("tides")`.
+        resources: A function that creates a stand-in for the outside world. It is called once for each round, and the handler gets
+            the stand-in as `run.resources`.
+        effects: A function that returns the effects of the handler on this stand-in, for example a list of calls.
+        signals: The signals for the run, as in `[("approval", {"by": "ada"})]`, in the order in which they are sent.
 
     Returns:
         The number of cuts, and the result of the handler.
 
     Raises:
-        AssertionError: a round had another result or other effects, or did not reach the same cuts; the handler has no cut; or it
-            waits for a signal that is not in `signals`.
-        Refused: `inputs` was not made by `handler.inputs(…)`.
+        AssertionError: If a round had another result or other effects, or did not reach the same cuts; if the handler has no cut;
+            or if it waits for a signal that is not in `signals`.
+        Refused: If `inputs` was not made by `handler.inputs(…)`.
     """
     trials = _Trials(_handler_of(inputs, "crash_matrix"), inputs, resources, effects, signals)
     if not trials.cuts:
@@ -106,18 +106,19 @@ def drain_matrix(
     once, as long as each turn ends within the grace. A handler that waits is tested in the same two ways as by `crash_matrix`.
 
     Args:
-        inputs: the handler and its inputs, as in `research.inputs("tides")`.
-        resources: creates a stand-in for the outside world. It is called once for each round, and the handler gets the stand-in as
-            `run.resources`.
-        effects: returns the effects of the handler on this stand-in, for example a list of calls.
-        signals: the signals for the run, as in `[("approval", {"by": "ada"})]`, in the order in which they are sent.
+        inputs: The handler and its inputs, as in `research.inputs("tides")`.
+        resources: A function that creates a stand-in for the outside world. It is called once for each round, and the handler gets
+            the stand-in as `run.resources`.
+        effects: A function that returns the effects of the handler on this stand-in, for example a list of calls.
+        signals: The signals for the run, as in `[("approval", {"by": "ada"})]`, in the order in which they are sent.
 
     Returns:
         The number of cuts, and the result of the handler.
 
     Raises:
-        AssertionError: a round had another result or other effects, or the handler waits for a signal that is not in `signals`.
-        Refused: `inputs` was not made by `handler.inputs(…)`.
+        AssertionError: If a round had another result or other effects, or if the handler waits for a signal that is not in
+            `signals`.
+        Refused: If `inputs` was not made by `handler.inputs(…)`.
     """
     trials = _Trials(_handler_of(inputs, "drain_matrix"), inputs, resources, effects, signals)
     for late in trials.ways:
@@ -175,7 +176,7 @@ class _Trials:
         """Execute the run with a fault at a cut, and compare its result and its effects with the first round, which had no fault.
 
         Raises:
-            AssertionError: The result or the effects differ.
+            AssertionError: If the result or the effects differ.
         """
         played = self._make(late)
         try:

@@ -43,24 +43,24 @@ class MemoryBacking:
     In a worker, an Attempt has this role, and saves to the server. Here there is no throttle: every cut is saved.
 
     Args:
-        crash_at: the number of a cut, counted from 1. The run crashes right after this cut was saved.
-        lose_at: the number of a cut, counted from 1. The run crashes right before this cut is saved.
-        cuts: the saved cuts, oldest first.
-        notes: the notes of the handler, oldest first.
-        stopping: the stop that the handler gets at its next cut, if any.
-        delivered: whether the stop was raised in the handler.
-        at_cut: called with the number of each saved cut.
-        dead: whether the run has crashed.
-        threads: not used; phases with plain functions run in the default executor.
-        server: the signals, the clock and the children of the run.
-        perform_child: calls the handler of a child, and returns its result. The run sets it.
-        life: the life of the run.
-        emitted: the number of the last event that the handler has emitted.
-        suspends: whether the handler is stopped at each sleep and timeout too, instead of letting the time jump to its end.
-        waited: whether the handler has begun a wait.
-        condition: the condition that the run waits for, once its handler was stopped at a wait.
-        spent_before: what earlier attempts of the run have spent.
-        spent: what this attempt has spent.
+        crash_at: The number of a cut, counted from 1. The run crashes right after this cut was saved.
+        lose_at: The number of a cut, counted from 1. The run crashes right before this cut is saved.
+        cuts: The saved cuts, oldest first.
+        notes: The notes of the handler, oldest first.
+        stopping: The stop that the handler gets at its next cut, if any.
+        delivered: True if the stop was raised in the handler.
+        at_cut: A function that is called with the number of each saved cut.
+        dead: True if the run has crashed.
+        threads: Not used; phases with plain functions run in the default executor.
+        server: The signals, the clock and the children of the run.
+        perform_child: A function that calls the handler of a child, and returns its result. The run sets it.
+        life: The life of the run.
+        emitted: The number of the last event that the handler has emitted.
+        suspends: True to stop the handler at each sleep and timeout too. False to let the time jump to the end of the wait.
+        waited: True if the handler has begun a wait.
+        condition: The condition that the run waits for, once its handler was stopped at a wait.
+        spent_before: The amount that earlier attempts of the run have spent.
+        spent: The amount that this attempt has spent.
     """
 
     crash_at: int | None = None
@@ -88,7 +88,7 @@ class MemoryBacking:
         del self.server.output[emitted:]
 
     def emit(self, letter: bytes, data: bytes) -> int:
-        """Append an event to the output of the run, unless the run has crashed or was lost to another worker."""
+        """Append an event to the output of the run, unless the run has crashed or was lost to another worker. Return its number."""
         self.emitted += 1
         if not self.dead and not (self.stopping is not None and self.stopping.why == "lost"):
             value = decode(data, "the event")
@@ -139,7 +139,10 @@ class MemoryBacking:
             raise Crash
 
     def may_call(self) -> bool:
-        """Return False if a stop that is not a drain was requested and not raised yet."""
+        """Return True if the external call of an effect may begin now.
+
+        The answer is False between the request of a stop other than a drain and its delivery.
+        """
         return self.stopping is None or self.delivered or self.stopping.why == "drain"
 
     def check_wait(self, cut: Callable[[], Cut]) -> None:
@@ -220,7 +223,7 @@ class MemoryBacking:
         return self.server.look(condition, timeout_ms)
 
     async def linger(self, condition: Condition, now: int) -> None:
-        """Set the run's clock forward to the deadline of a wait. Stop the handler at a wait that only a signal can end.
+        """Set the run's clock forward to the deadline of a wait; stop the handler if the wait has none, or if `suspends` is True.
 
         Raises:
             Stopped: If the run is suspended, or a stop was requested.
@@ -250,21 +253,21 @@ class MemoryBacking:
         call.number = len(self.server.limited)
 
     def finish(self, call: OpenCall, cost: int | None) -> None:
-        """Record what an external call has cost."""
+        """Record that an external call has ended, and its cost. With None it has cost the reserved tokens."""
         self.server.limited[call.number - 1].is_open = False
         if cost is not None:
             self.server.limited[call.number - 1].cost = cost
 
     def back_off(self, call: OpenCall, seconds: float) -> None:
-        """Record that an external call asked all others to wait."""
+        """Record the seconds for which an external call asked all others to wait."""
         self.server.limited[call.number - 1].back_off = seconds
 
     def set_spend(self, amount: Amount) -> None:
-        """Store what this attempt has spent."""
+        """Store the total that this attempt has spent."""
         self.spent = amount
 
     async def report_spend(self, amount: Amount) -> Amount:
-        """Return what the run has spent in earlier attempts. In memory, the spending of children is not added."""
+        """Return the amount that earlier attempts of the run have spent. In memory, the spending of children is not added."""
         if self.dead:
             raise Crash
         return self.spent_before
@@ -289,5 +292,5 @@ def restore_draft(cut: Cut) -> Draft:
     """Return the draft with which the next attempt begins after this cut was saved."""
     items = [(data, decode(data, "message")) for data in cut.packed[: cut.length]]
     draft = Draft(Messages(items, cut.generation), decode(cut.state, "state") if cut.state else {}, cut.iteration)
-    draft.phases, draft.bookkeeping = dict(cut.phases), Bookkeeping.parse(cut.more)
+    draft.phases, draft.bookkeeping = dict(cut.phases), Bookkeeping.parse(cut.bookkeeping)
     return draft

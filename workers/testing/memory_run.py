@@ -71,7 +71,7 @@ class _MemoryRun(BaseRun[Any]):
         If no signal for the wait was sent, the time jumps to the end of the wait.
 
         Raises:
-            Refused: The handler was not stopped at a wait; or only a signal can end the wait, and none was sent.
+            Refused: If the handler was not stopped at a wait; or only a signal can end the wait, and none was sent.
         """
         condition, server = self._memory.condition, self._memory.server
         if condition is None:
@@ -97,16 +97,16 @@ class _MemoryRun(BaseRun[Any]):
         """Send a signal to the run, as `handle.send` does. The signal may be sent before the handler is called.
 
         Args:
-            topic: the topic.
-            payload: the value that the handler receives: plain data, or an object of the type that it declares for the topic.
-            key: the idempotency key. A second signal with the same key is not stored.
+            topic: The topic.
+            payload: The value that the handler receives: plain data, or an object of the type that it declares for the topic.
+            key: The idempotency key. A second signal with the same key is not stored.
 
         Returns:
             False if a signal with this key was sent before.
 
         Raises:
-            BadName: the topic is not a valid name.
-            NotPlain: the payload cannot be stored.
+            BadName: If the topic is not a valid name.
+            NotPlain: If the payload cannot be stored.
         """
         return self._memory.server.send(topic, to_plain(payload, f"a signal of topic {topic!r}"), key)
 
@@ -120,7 +120,7 @@ class _MemoryRun(BaseRun[Any]):
         return self._memory.server.now
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Let the run's clock jump forward, for example beyond the timeout of a wait at which the run is suspended."""
+        """Set the run's clock forward by a number of seconds, for example beyond the timeout of a wait."""
         step = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
         self._memory.server.now_ms += round(step / timedelta(milliseconds=1))
 
@@ -223,14 +223,14 @@ class AsyncRun(_MemoryRun, async_run.AsyncRun[Any]):
     """A run for an async handler, without a server: `await handler(testing.AsyncRun(resources=fake), "tides")`.
 
     Args:
-        resources: the value of `run.resources` in the handler.
-        inputs: the value of `run.inputs` in the handler. The test itself passes the parameters of the handler.
-        meta: the value of `run.meta` in the handler.
-        facts: the identity of the run and its attempt; made up by default.
-        draft: the checkpoint of an earlier attempt; empty by default.
-        backing: saves the checkpoints in memory, and may crash the run at a cut.
-        desk: the old name of `backing`.
-        suspends: stop the handler at each sleep and timeout too, as when its run is suspended. By default the time jumps to the
+        resources: The value of `run.resources` in the handler.
+        inputs: The value of `run.inputs` in the handler. The test itself passes the parameters of the handler.
+        meta: The value of `run.meta` in the handler.
+        facts: The identity of the run and its attempt; made up by default.
+        draft: The checkpoint of an earlier attempt; empty by default.
+        backing: Saves the checkpoints in memory, and may crash the run at a cut.
+        desk: The old name of `backing`.
+        suspends: Stop the handler at each sleep and timeout too, as when its run is suspended. By default the time jumps to the
             end of a sleep or a timeout, and the handler continues. A wait that only a signal can end always stops the handler.
     """
 
@@ -242,14 +242,14 @@ class Run(_MemoryRun, run.Run[Any]):
     """A run for a plain handler, without a server: `handler(testing.Run(resources=fake), "tides")`.
 
     Args:
-        resources: the value of `run.resources` in the handler.
-        inputs: the value of `run.inputs` in the handler. The test itself passes the parameters of the handler.
-        meta: the value of `run.meta` in the handler.
-        facts: the identity of the run and its attempt; made up by default.
-        draft: the checkpoint of an earlier attempt; empty by default.
-        backing: saves the checkpoints in memory, and may crash the run at a cut.
-        desk: the old name of `backing`.
-        suspends: stop the handler at each sleep and timeout too, as when its run is suspended. By default the time jumps to the
+        resources: The value of `run.resources` in the handler.
+        inputs: The value of `run.inputs` in the handler. The test itself passes the parameters of the handler.
+        meta: The value of `run.meta` in the handler.
+        facts: The identity of the run and its attempt; made up by default.
+        draft: The checkpoint of an earlier attempt; empty by default.
+        backing: Saves the checkpoints in memory, and may crash the run at a cut.
+        desk: The old name of `backing`.
+        suspends: Stop the handler at each sleep and timeout too, as when its run is suspended. By default the time jumps to the
             end of a sleep or a timeout, and the handler continues. A wait that only a signal can end always stops the handler.
     """
 

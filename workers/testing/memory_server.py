@@ -41,14 +41,14 @@ class EnqueuedRun:
 
 @dataclass(slots=True)
 class LimitedCall:
-    """A external call under `run.limit` in memory.
+    """An external call under `run.limit` in memory.
 
     Attributes:
         name: The name of the limit.
         reserved: The tokens that the call reserved.
         cost: The tokens that the call has cost.
         back_off: The seconds of `limit.back_off`; None if it was not called.
-        is_open: Whether the block has not ended.
+        is_open: True until the block has ended.
     """
 
     name: str
@@ -129,7 +129,7 @@ class MemoryServer:
 
     @property
     def now(self) -> datetime:
-        """The time, in UTC."""
+        """The time of the run's clock, in UTC."""
         return _datetime(self.now_ms)
 
     def send(self, topic: str, payload: Any = None, key: str | None = None) -> bool:
@@ -173,7 +173,10 @@ class MemoryServer:
             self.now_ms = max(self.now_ms, condition.deadline)
 
     def wake_reason(self, condition: Condition) -> str:
-        """Return why a server would wake a run with this condition: "signal <topic>" or "time"; empty if the run still waits."""
+        """Return the reason for which a server would wake a run with this condition: "signal <topic>" or "time".
+
+        Return an empty text if the run still waits.
+        """
         found = self.look(condition, None)
         return f"signal {found.topic}" if found.word == "signal" else "time" if found.word == "timeout" else ""
 

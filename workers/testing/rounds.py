@@ -11,7 +11,7 @@ from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import Inputs
 from coordinator.store.plans.attempts import Condition
 from workers.handlers.checkpoint.draft import RESULT_LIMIT
-from workers.handlers.checkpoint.messages import kept
+from workers.handlers.checkpoint.messages import encode_plain
 from workers.handlers.current_run import enter_run
 from workers.handlers.facts import Stopped
 from workers.handlers.handler import Handler
@@ -21,7 +21,7 @@ from workers.testing.memory_server import MemoryServer
 
 T = TypeVar("T")
 Fault: TypeAlias = Literal["crash", "loss", "drain", "zombie"]
-ZOMBIE_SECONDS = 60.0  # how long a round waits for the end of an attempt that fell asleep and woke up
+ZOMBIE_SECONDS = 60.0  # how long a round waits for the end of a paused attempt after it continues
 
 
 class Round:
@@ -38,7 +38,7 @@ class Round:
 
     Attributes:
         cuts: How many cuts all attempts have reached.
-        waited: Whether the handler has begun a wait.
+        waited: True if the handler has begun a wait.
         wakes: How often the run was suspended and woken.
         effect_cuts: The numbers of the cuts, counted over all attempts, that saved an effect of `run.once` as done.
     """
@@ -66,23 +66,23 @@ class Round:
         return None if self._effects is None else self._effects(self._world)
 
     def emitted(self) -> list[Any]:
-        """Return the events that a reader has at the end."""
+        """Return the events that a reader of the run's output has at the end."""
         return [*self._server.output]
 
     def play(self, fault: Fault | None = None, number: int = 0) -> Any:
         """Execute the run to its end, with one fault at a cut.
 
         Args:
-            fault: None; "crash" to kill the attempt after the cut was saved; "loss" to kill it before the cut is saved; "drain" to
-                ask it to stop; "zombie" to let the attempt fall asleep, let a second attempt do the work, and wake up the first
-                attempt at the end.
+            fault: None for no fault; "crash" to kill the attempt after the cut was saved; "loss" to kill it before the cut is
+                saved; "drain" to ask it to stop; "zombie" to pause the attempt, let a second attempt do the work, and let the
+                first attempt continue at the end.
             number: The number of the cut, counted over all attempts.
 
         Returns:
             The result of the run.
 
         Raises:
-            AssertionError: The cut was not reached, or the run waits for a signal that is not in `signals`.
+            AssertionError: If the cut was not reached, or the run waits for a signal that is not in `signals`.
         """
         zombie: _Attempt | None = None
         run = self._first_run(self._backing(fault, number))
@@ -139,7 +139,7 @@ class Round:
         """Send the next signal that the run waits for, and all signals before it. If there is none, the timeout ends the wait.
 
         Raises:
-            AssertionError: There is no such signal and no timeout.
+            AssertionError: If there is no such signal and no timeout.
         """
         fitting = [number for number, (topic, _) in enumerate(self._unsent, 1) if topic in condition.received]
         if not fitting and condition.deadline is None:
@@ -169,7 +169,7 @@ class _Attempt:
         sleep_at: The number of the cut at which the attempt falls asleep.
 
     Attributes:
-        asleep: Whether the attempt has fallen asleep.
+        asleep: True if the attempt has fallen asleep.
         error: The exception that the handler raised.
     """
 
@@ -194,7 +194,7 @@ class _Attempt:
         return self._value
 
     def wake_up(self) -> None:
-        """Let the sleeping attempt continue to its end. Its next cut tells it that the run belongs to another attempt."""
+        """Let the sleeping attempt continue to its end. At its next cut it learns that the run belongs to another attempt."""
         self._woken.set()
         self._thread.join(ZOMBIE_SECONDS)
 
@@ -218,8 +218,8 @@ class _Attempt:
             self._settled.set()
 
     def _stored_and_read(self, value: Any) -> Any:
-        """Return the result as a client gets it: encoded and decoded."""
-        value = decode(kept(self._handler.plain_result(value), "the result", RESULT_LIMIT), "the result")
+        """Return the result in the form in which a client gets it: encoded for the store, and decoded again."""
+        value = decode(encode_plain(self._handler.plain_result(value), "the result", RESULT_LIMIT), "the result")
         return value if self._handler.read_result is None else self._handler.read_result(value)
 
 

@@ -51,7 +51,7 @@ class ChildrenBacking(Backing):
         self.joined.append(Joined(base, old))
 
     async def let_go(self, bases: Sequence[str]) -> bool:
-        self.left.append([*bases, *(cut.more.decode() for cut in self.flushed)])
+        self.left.append([*bases, *(cut.bookkeeping.decode() for cut in self.flushed)])
         if self.crash == "let go":
             raise Stopped("lost")
         return not self.full
@@ -75,7 +75,7 @@ async def crashed(backing: ChildrenBacking, more: bytes = b"", step: str = "all"
     """Return what the attempt has saved before it crashed."""
     with pytest.raises(Stopped):
         await gather(backing, more, step)
-    return backing.cuts[-1].more if backing.cuts else more
+    return backing.cuts[-1].bookkeeping if backing.cuts else more
 
 
 async def test_crashed_step_continues_with_the_same_base() -> None:
@@ -106,7 +106,7 @@ async def test_announced_step_names_its_old_base_no_longer() -> None:
     await gather(third, saved)
     assert third.joined[0].base == second.joined[0].base
     last = ChildrenBacking(3)
-    await gather(last, third.cuts[-1].more)
+    await gather(last, third.cuts[-1].bookkeeping)
     assert last.joined[0].old == second.joined[0].base
 
 
@@ -127,7 +127,7 @@ async def loop(backing: ChildrenBacking, more: bytes, limit: int) -> bytes:
     with contextlib.suppress(Stopped):
         async for _ in run.loop(limit):
             pass
-    return draft.cut().more if backing.crash == "" else backing.cuts[-1].more
+    return draft.cut().bookkeeping if backing.crash == "" else backing.cuts[-1].bookkeeping
 
 
 async def test_end_of_a_turn_lets_its_steps_go_after_it_is_saved() -> None:

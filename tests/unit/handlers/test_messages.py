@@ -19,7 +19,7 @@ from workers.handlers.checkpoint.messages import (
     Messages,
     ReadOnly,
     chunk,
-    kept,
+    encode_plain,
     unchunk,
 )
 
@@ -142,7 +142,7 @@ def test_messages_can_be_appended_again_and_stored_elsewhere():
     assert messages[2] == {"quoted": MESSAGE["content"]}
     messages += messages[:1]
     assert len(messages) == 4
-    assert kept({"last": messages[-1], "all": messages[:2]}, "state", 1 << 20)
+    assert encode_plain({"last": messages[-1], "all": messages[:2]}, "state", 1 << 20)
 
 
 def test_compaction_may_reuse_existing_messages_in_replace():
@@ -224,7 +224,7 @@ def test_message_at_the_depth_limit_is_stored_and_loaded():
 @pytest.mark.parametrize("value", [nested(5000), endless(), {"with a message": filled({"n": 0}), "and": endless()}])
 def test_cyclic_state_or_output_is_refused_by_name(value):
     with pytest.raises(NotPlain, match=r"^the output.*(nested deeper than|is a Messages)"):
-        kept(value, "the output", 1000)
+        encode_plain(value, "the output", 1000)
 
 
 def test_message_has_a_size_limit(monkeypatch):

@@ -1,4 +1,4 @@
-"""Decide what is due for an attempt with deadlines. The decisions are pure: the caller passes in the time."""
+"""Decide when the deadlines of an attempt require an action. The decisions are pure: the caller passes in the time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DeadlineTracker:
 
     Args:
         deadline: The deadlines of the run's kind.
-        spent: The time that earlier attempts have used.
+        spent: The time that earlier attempts have used, and the extensions that the run has got.
         now: The time at which this attempt begins.
     """
 

@@ -75,7 +75,7 @@ class Emitter:
     _warned: set[str] = field(default_factory=set)
 
     def schedule(self, attempt: Attempt) -> None:
-        """Send the events of an attempt soon. Called on the worker's event loop."""
+        """Send the events of an attempt soon. The caller must be on the worker's event loop."""
         sending = self._partitions[attempt.lease.keys.at]
         sending.dirty[attempt.key] = attempt
         if sending.task is None:
@@ -105,10 +105,10 @@ class Emitter:
         return min(max(PACE_OF_A_RUN * runs, SHORTEST_PACE), PACE)
 
     async def _send(self, sending: Sending, left: deque[Attempt]) -> bool:
-        """Send events of attempts of one partition, one request after the other. Return False after a failure.
+        """Send the events of attempts of one partition, one request after the other. Return False after a failure.
 
-        The requests are small, and each one waits for the answer to the one before. So the saves, claims and heartbeats of the
-        process and of other processes get their turns between them, however many runs emit.
+        The requests are small, and each one waits for the answer to the one before. So the server can answer saves, claims and
+        heartbeats between two of them, however many runs emit.
         """
         while left:
             batch = self._take_batch(left)
@@ -135,7 +135,7 @@ class Emitter:
         return None
 
     def _take_batch(self, left: deque[Attempt]) -> list[tuple[Attempt, Output]]:
-        """Remove attempts from the front of `left`, and return those that have events with the events of the next request."""
+        """Remove attempts from the front of `left`, as many as fit into a request. Return those with events, and their events."""
         batch: list[tuple[Attempt, Output]] = []
         events = size = 0
         while left and events < MOST_EVENTS and size < MOST_BYTES:
@@ -150,6 +150,7 @@ class Emitter:
         return batch
 
     async def _store(self, batch: list[tuple[Attempt, Output]]) -> list[str]:
+        """Send the events of a batch in one request, and return the server's answer for each attempt."""
         plan = attempt_plans.emit(
             batch[0][0].lease.keys.at, [(attempt.id, attempt.token, output) for attempt, output in batch]
         )
@@ -159,7 +160,13 @@ class Emitter:
         return answers
 
     def _take_answer(self, attempt: Attempt, output: Output, answer: str) -> bool:
-        """Remove the stored events of an attempt. Return False if some are left, and must be sent again."""
+        """Remove the events of an attempt that the server has stored. Return False if some are left, and must be sent again.
+
+        Args:
+            attempt: The attempt.
+            output: The events that were sent.
+            answer: The server's answer: `ok`, or another word if it refuses the events.
+        """
         outbox = attempt.outbox
         assert outbox is not None
         if answer == "ok":

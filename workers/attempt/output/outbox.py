@@ -19,7 +19,7 @@ class UnsentBytes:
         self._lock = threading.Lock()
 
     def add(self, count: int) -> bool:
-        """Add to the number, or subtract from it. Return True if the process holds more than it may."""
+        """Add a number of bytes, which is negative to subtract. Return True if the total is now above the limit of a process."""
         with self._lock:
             self.total += count
             return self.total > limits.OUTPUT_UNSENT_IN_PROCESS
@@ -39,8 +39,8 @@ class Outbox:
     Attributes:
         position: The number of the last event.
         dropped: The number of events that were dropped.
-        settled: The number of the last event that the server knows to be covered by a checkpoint.
-        closed: Whether the server refuses the events, because the run belongs to another owner.
+        settled: The number of the last event that a stored checkpoint covers, as far as the server has confirmed.
+        closed: True if the server refuses the events, because the run belongs to another owner.
     """
 
     def __init__(self, base: int, unsent: UnsentBytes) -> None:
@@ -66,7 +66,7 @@ class Outbox:
         """Add an event, and return its number. Any thread may call this.
 
         Args:
-            letter: e for an event, n for a note.
+            letter: `e` for an event, `n` for a note.
             data: The encoded value.
         """
         event = letter + sealed(data)

@@ -1,1 +1,1 @@
-"""The waits of attempts: for signals, children, enqueues and rates of calls."""
+"""The waits of attempts: for signals, children, enqueued runs, and calls under a rate."""

@@ -1,4 +1,4 @@
-"""Wait for the rates of external calls, and end these calls on the server."""
+"""Wait until the rate of an external call allows its start, and report the end of the call to the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ServerLimits:
     """The calls of a worker process that wait for a rate or are under way.
 
     A request belongs to the worker's lease in the partition of the limit, which may differ from the partition of the run. If the
-    worker is condemned, the server frees its places.
+    worker is lost, the server frees its places.
 
     Attributes:
         wire: The connection to the server.
@@ -61,10 +61,10 @@ class ServerLimits:
             call.hint.set()
 
     async def acquire(self, attempt: WaitingAttempt, call: OpenCall) -> None:
-        """Wait until a call may start. If this raises, or is cancelled, `give_back` has to be called.
+        """Wait until a call may start. If this method raises or is cancelled, the caller must call `give_back`.
 
         Raises:
-            Stopped: If the wait is too long for a stop that was requested.
+            Stopped: If a stop was requested, and the wait would last longer than PATIENCE.
             NotConfigured: If the name has no rate.
             BadOption: If the cost is above the burst.
             Unreadable: If a key of the rate is damaged.
@@ -100,7 +100,12 @@ class ServerLimits:
         attempt.limited.setdefault(call, f"{call.name}:{round(self.clock.now() * 1000)}")
 
     def _end_wait(self, attempt: WaitingAttempt, shown: str) -> None:
-        """Measure a wait by what it showed; empty if the call did not wait."""
+        """Measure a wait that has ended.
+
+        Args:
+            attempt: The attempt that waited.
+            shown: The text that `_show_wait` made, with the time at which the wait began; empty if the call did not wait.
+        """
         if shown and self.metrics is not None:
             began = int(shown.rpartition(":")[2]) / 1000
             self.metrics.limit_waited(attempt.handler.kind, max(0.0, self.clock.now() - began))
@@ -121,10 +126,10 @@ class ServerLimits:
         self._waiting[call.number] = call
 
     async def _pause(self, attempt: WaitingAttempt, call: OpenCall, seconds: float) -> None:
-        """Wait for some time or for a hint.
+        """Wait for a number of seconds, or until the server hints that the call may get a place.
 
-        A stop that may be raised here ends the wait from outside: see `Attempt.acquire`. Any other stop ends a wait that is longer
-        than a moment, so that a drain never waits for a rate.
+        A stop that may be raised here ends the wait from outside: see `WaitingAttempt.acquire`. Any other stop ends a wait that
+        would last longer than PATIENCE, so that a drain does not wait for a rate.
 
         Raises:
             Stopped: If a stop was requested.
@@ -144,7 +149,12 @@ class ServerLimits:
     # -- the end of a call
 
     def finish(self, call: OpenCall, cost: int | None) -> None:
-        """End a call on the server, in the background. The request is repeated until the server has answered."""
+        """End a call on the server, in the background. The request is repeated until the server has answered.
+
+        Args:
+            call: The call.
+            cost: The tokens that the call has cost; None for the tokens that it reserved.
+        """
         if not call.worker:
             return
         keys = self._keys(call.name)
@@ -153,13 +163,13 @@ class ServerLimits:
         )
 
     def give_back(self, call: OpenCall) -> None:
-        """Give back the turn or the tokens of a call that did not start."""
+        """Free the place and the tokens that a call has reserved, because the call did not start."""
         self.finish(call, 0)
 
     def back_off(self, call: OpenCall, seconds: float) -> None:
-        """Prevent calls of this name from starting for some time.
+        """Prevent calls of this name from starting for a number of seconds.
 
-        The request is sent in the background, before the end of the call.
+        The request is sent in the background, before the request that ends the call.
         """
         keys, pause = self._keys(call.name), round(seconds * 1000)
         task = self._send(call, lambda: rate_plans.back_off(keys, call.worker, call.name, call.number, pause))
@@ -178,7 +188,12 @@ class ServerLimits:
     ) -> None:
         """Repeat a request until the server has answered, or until the worker is gone.
 
-        The server frees the places of such a worker.
+        The server itself frees the places of a worker that is gone.
+
+        Args:
+            call: The call that the request is about.
+            make_plan: Returns the plan of the request.
+            after: The requests that must have ended before this one is sent.
         """
         if after:
             await asyncio.wait(after)

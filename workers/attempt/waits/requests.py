@@ -23,7 +23,13 @@ class Waiter(Protocol):
     """The requests to the server that an attempt makes for its waits, its children and its enqueues."""
 
     async def look(self, attempt: BaseAttempt, condition: Condition, timeout_ms: int | None) -> Received:
-        """Ask the server for the next signal of a run. Wait while the server cannot be reached."""
+        """Ask the server for the next signal of a run. Wait while the server cannot be reached.
+
+        Args:
+            attempt: The attempt that waits.
+            condition: The topics that the handler waits for, and the deadline if it is known already.
+            timeout_ms: The time from now to the deadline, if the deadline is not known yet.
+        """
         ...
 
     async def carry_out(self, attempt: BaseAttempt, make_plan: Callable[[], Plan[T]]) -> T:
@@ -35,7 +41,7 @@ class Waiter(Protocol):
         ...
 
     def make_id(self, attempt: BaseAttempt, key: str = "") -> str:
-        """Return a new run id: in the partition of an idempotency key, or of the attempt's run if the key is empty."""
+        """Return a new run id: in the partition of a group or an idempotency key, or of the attempt's run if `key` is empty."""
         ...
 
     async def enqueue(self, attempt: BaseAttempt, run: NewRun) -> Enqueued | None:
@@ -43,7 +49,10 @@ class Waiter(Protocol):
         ...
 
     async def join_children(self, attempt: BaseAttempt, base: str, count: int, old: str) -> str:
-        """Announce the children of a step to the server, and return the answer word of join_children.lua."""
+        """Announce the children of a step to the server, and return the answer word of join_children.lua.
+
+        For the parameters see `join_children` in coordinator/store/plans/attempts.py.
+        """
         ...
 
     async def let_go(self, attempt: BaseAttempt, bases: Sequence[str]) -> str:
@@ -74,10 +83,10 @@ class Limits(Protocol):
         """Wait until a call may start."""
 
     def finish(self, call: OpenCall, cost: int | None) -> None:
-        """End a call, in the background."""
+        """End a call on the server, in the background. See `ServerLimits`."""
 
     def give_back(self, call: OpenCall) -> None:
-        """Give back the reservation of a call that did not start."""
+        """Free the place and the tokens that a call has reserved, because the call did not start."""
 
     def back_off(self, call: OpenCall, seconds: float) -> None:
-        """Prevent calls of this name from starting for some time."""
+        """Prevent calls of this name from starting for a number of seconds."""

@@ -52,7 +52,7 @@ class ServerWaiter:
     _warned: set[str] = field(default_factory=set)
 
     async def look(self, attempt: BaseAttempt, condition: Condition, timeout_ms: int | None) -> Received:
-        """Ask for the next signal of a run. Wait while the server cannot be reached."""
+        """Ask the server for the next signal of a run. Wait while the server cannot be reached."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         return await self.carry_out(attempt, lambda: attempt_plans.receive(*owner, condition, timeout_ms=timeout_ms))
 
@@ -61,7 +61,7 @@ class ServerWaiter:
         return child_base(self.clock.now(), attempt.lease.keys.partition)
 
     async def carry_out(self, attempt: BaseAttempt, make_plan: Callable[[], Plan[T]]) -> T:
-        """Carry out a plan. Wait while the server cannot be reached, or refuses the rights or the password of the worker.
+        """Run a plan on the server. Wait while the server cannot be reached, or refuses the rights or the password of the worker.
 
         While passwords are rotated or ACL rules are loaded, a right may be missing for a moment. A wait must not fail then.
 
@@ -89,7 +89,8 @@ class ServerWaiter:
         """Enqueue a run that the attempt does not wait for.
 
         Returns:
-            The answer; None if the server refuses the id because of its age. From then on new ids follow the server's clock.
+            The enqueued run; None if the server refuses the id because of its age. From then on new ids follow the server's
+            clock.
 
         Raises:
             CoordinatorError: If the run was not enqueued, for example TreeCancelled or KeyConflict.
@@ -175,7 +176,11 @@ class ServerWaiter:
         return await self.carry_out(attempt, lambda: attempt_plans.collect(*owner, base=base, by=by, start=start))
 
     async def spend(self, attempt: BaseAttempt, amount: Amount) -> tuple[str, Amount]:
-        """Store what an attempt has spent, and return the answer. A call that is repeated after an outage counts once."""
+        """Store the total that an attempt has spent. A request that is repeated after an outage counts once.
+
+        Returns:
+            The answer word of spend.lua, and the amount that earlier attempts and the children of the run have spent.
+        """
         owner = (attempt.lease.keys, attempt.id, attempt.token)
         return await self.carry_out(attempt, lambda: attempt_plans.spend(*owner, amount))
 

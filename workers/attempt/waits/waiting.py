@@ -48,7 +48,7 @@ class WaitingAttempt(BaseAttempt):
         limits: Sends the requests of limited calls. It is set when the attempt is loaded.
         limited: The calls that wait for a rate, each with the name of the rate and the time in ms at which the wait began.
         condition: The condition that the run waits for, once the run is to be suspended.
-        spend: What the attempt has spent.
+        spend: The total that the attempt has spent.
         spend_stored: The part of `spend` that the server has confirmed.
     """
 
@@ -87,7 +87,7 @@ class WaitingAttempt(BaseAttempt):
         """Begin to count the time for which a wait lingers.
 
         Args:
-            cut: As for `check_wait`.
+            cut: Makes a cut. Before a stop is raised, this cut is offered to be saved.
 
         Raises:
             Stopped: If a stop was requested.

@@ -32,10 +32,10 @@ class OwnedRecords:
         settings: The server and the namespace.
         lease: Seconds after which the runs of a dead owner may be claimed.
         ttl: Seconds after which the server deletes a record that is not saved again.
-        clock: The time.
+        clock: The time source.
 
     Raises:
-        BadOption: The lease or the ttl is out of range.
+        BadOption: If the lease or the ttl is out of range.
     """
 
     def __init__(self, settings: Settings, lease: float, ttl: float, clock: Clock) -> None:
@@ -70,7 +70,7 @@ class OwnedRecords:
         """Load a record, and return it; None if there is no record of this run.
 
         Raises:
-            Unreadable: The record is corrupt.
+            Unreadable: If the record is corrupt.
         """
         yield from self._check_server()
         found = yield from record_plans.load(self.keys, check_run_id(id))
@@ -80,7 +80,7 @@ class OwnedRecords:
         """Delete the record of a run.
 
         Raises:
-            Fenced: Another owner has taken over the run.
+            Fenced: If another owner has taken over the run.
         """
         yield from self._check_server()
         self._known.pop(id, None)
@@ -98,12 +98,16 @@ class OwnedRecords:
         return sorted(found, key=lambda record: record.seq)
 
     def list_ids(self) -> Steps[dict[str, str]]:
-        """Return the runs that no other live owner executes, each with its last owner."""
+        """Return the ids of the runs that no other live owner executes, each with its last owner."""
         yield from self._check_server()
         return (yield from record_plans.list_interrupted(self.keys, self.owner))
 
     def claim(self, id: str, seen: str) -> Steps[Checkpoint | None]:
         """Claim an interrupted run.
+
+        Args:
+            id: The id of the run.
+            seen: The last owner of the run, from `list_ids`.
 
         Returns:
             The run's record, or None if another owner was faster or the record cannot be read.
@@ -136,7 +140,7 @@ class OwnedRecords:
             self._keeper.stop()
 
     def _check_server(self) -> Steps[None]:
-        """Check the server's configuration, and read the durability of the namespace. Later calls do nothing."""
+        """Check the server's configuration, and read the durability of the namespace. Only the first call does this."""
         if not self._checked:
             found = yield from checks.examine(self._settings.address, self._settings.namespace)
             checks.refuse(found)

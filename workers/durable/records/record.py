@@ -37,7 +37,7 @@ def check_run_id(text: str) -> str:
     """Return the text if it is a valid run id.
 
     Raises:
-        BadName: The text is not 1 to 200 printable characters.
+        BadName: If the text is not 1 to 200 printable characters.
     """
     if not 1 <= len(text) <= ID_LIMIT or not text.isprintable():
         raise BadName(f"run id {text!r:.220} is not valid: use 1 to {ID_LIMIT} printable characters")
@@ -63,14 +63,14 @@ class Meta:
 
     @classmethod
     def of(cls, info: Meta | Mapping[str, Any]) -> Meta:
-        """Return the metadata of a run from a mapping that an executor has.
+        """Return the metadata of a run, from a mapping that has its fields as keys.
 
         Args:
             info: A `Meta`, which is returned as it is, or a mapping with its fields as keys. Other keys are ignored, except that a
                 missing `prompt` is taken from `info["inputs"]["prompt"]`.
 
         Raises:
-            BadOption: The mapping has no `run_id`.
+            BadOption: If the mapping has no `run_id`.
         """
         if isinstance(info, Meta):
             return info
@@ -161,8 +161,8 @@ class Checkpoint:
         """Return a copy that does not change when the program changes its messages, state or outputs.
 
         Raises:
-            NotPlain: A value is not plain data.
-            TooLarge: A value is too large.
+            NotPlain: If a value is not plain data.
+            TooLarge: If a value is too large.
         """
         return replace(
             self,

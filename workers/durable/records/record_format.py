@@ -15,7 +15,7 @@ RECORD_LIMIT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PackedRecord:
-    """A record as bytes, part by part."""
+    """The encoded parts of a record."""
 
     run_id: str
     meta: bytes
@@ -31,8 +31,8 @@ def pack(record: Checkpoint) -> PackedRecord:
     """Return the encoded parts of a record.
 
     Raises:
-        NotPlain: A value is not plain data. The message names its place.
-        TooLarge: A value, or the whole record, is too large.
+        NotPlain: If a value is not plain data. The message names its place.
+        TooLarge: If a value, or the whole record, is too large.
     """
     id = record.meta.run_id
     packed = PackedRecord(
@@ -55,11 +55,11 @@ def unpack(packed: PackedRecord, updated: datetime | None = None) -> Checkpoint:
     """Return the record from its encoded parts.
 
     Args:
-        packed: The record's bytes.
-        updated: The time of its last save, for a record that does not contain one.
+        packed: The encoded parts.
+        updated: The time of the last save, for a record that does not contain this time.
 
     Raises:
-        Unreadable: The bytes are not a valid record.
+        Unreadable: If the bytes are not a valid record.
     """
     try:
         meta, at = decode(packed.meta, "meta")

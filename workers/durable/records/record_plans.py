@@ -47,8 +47,8 @@ def save(
         The acknowledged state after the save, or NOTHING if the stored record may be a different one.
 
     Raises:
-        Fenced: Another owner has taken over the run.
-        Unreadable: The stored record is corrupt.
+        Fenced: If another owner has taken over the run.
+        Unreadable: If the stored record is corrupt.
     """
     number = packed.seq or seq
     for _ in range(_TRIES):
@@ -83,14 +83,14 @@ def load(keys: Keys, id: str, room: int = PAGE_BYTES) -> Steps[LoadedRecord | No
 
     Args:
         keys: The keys of partition 0.
-        id: The run.
+        id: The id of the run.
         room: The most bytes of messages in one reply.
 
     Returns:
         The record, or None if there is none.
 
     Raises:
-        Unreadable: The record is corrupt.
+        Unreadable: If the record is corrupt.
     """
     for _ in range(_TRIES):
         reply = yield _head(keys, id, room)
@@ -132,7 +132,7 @@ def _load_rest(keys: Keys, id: str, reply: Any, room: int) -> Steps[LoadedRecord
         The record, 'changed' if it was saved again meanwhile, or None if there is no record.
 
     Raises:
-        Unreadable: The record is corrupt.
+        Unreadable: If the record is corrupt.
     """
     if word(reply) == "missing":
         return None
@@ -169,12 +169,12 @@ def delete(keys: Keys, owner: str, id: str, *, seq: int, now: str = "") -> Steps
     Args:
         keys: The keys of partition 0.
         owner: The owner that deletes.
-        id: The run.
+        id: The id of the run.
         seq: A number that is higher than the number of every earlier save, so that a late save does not restore the record.
         now: The time in ms for tests; the server's time by default.
 
     Raises:
-        Fenced: Another owner has taken over the run.
+        Fenced: If another owner has taken over the run.
     """
     reply = yield RECORD_DELETE.call(keys.at, now=now, owner=owner, id=id, seq=seq)
     if word(reply) == "fenced":
@@ -182,7 +182,7 @@ def delete(keys: Keys, owner: str, id: str, *, seq: int, now: str = "") -> Steps
 
 
 def list_interrupted(keys: Keys, owner: str, now: str = "") -> Steps[dict[str, str]]:
-    """Return the runs that no other live owner executes, each with its last owner."""
+    """Return the ids of the runs that no other live owner executes, each with its last owner."""
     found: dict[str, str] = {}
     cursor = "0"
     while True:
@@ -202,7 +202,7 @@ def claim(keys: Keys, owner: str, id: str, *, seen: str, nonce: str, now: str = 
     Args:
         keys: The keys of partition 0.
         owner: The owner that claims.
-        id: The run.
+        id: The id of the run.
         seen: The run's last owner, from `list_interrupted`.
         nonce: Identifies this claim, so that a repeated claim gets the same answer.
         now: The time in ms for tests; the server's time by default.

@@ -17,17 +17,17 @@ from workers.durable.records.record_format import PackedRecord, unpack
 
 @dataclass(frozen=True, slots=True)
 class LoadedRecord:
-    """A record, and the state of it that the server has, for the next save."""
+    """A record, and its acknowledged state, with which the next save is compared."""
 
     checkpoint: Checkpoint
     known: Acknowledged
 
 
 def read_head(id: str, content: Mapping[str, Any]) -> CheckpointHead:
-    """Return the head of a record: its numbers.
+    """Return the head of a record, which holds its numbers, for example its seq, length and schema.
 
     Raises:
-        Unreadable: The head is missing or not valid.
+        Unreadable: If the head is missing or not valid.
     """
     try:
         return CheckpointHead.parse(content["head"])
@@ -39,7 +39,7 @@ def read_record(id: str, content: Mapping[str, Any], chunks: Mapping[str, Any]) 
     """Build a record from its stored fields and chunks, and return it.
 
     Raises:
-        Unreadable: The fields and chunks are not a valid record.
+        Unreadable: If the fields and chunks are not a valid record.
     """
     try:
         return _build(id, content, chunks)

@@ -19,13 +19,15 @@ MOST_TOMBSTONES = 1000
 
 
 class _SharedRecords:
-    """The records, their owners and their tombstones. Stores that simulate several processes share one such object."""
+    """The records, their owners and the marks of deleted records. Stores that simulate several processes share one such object."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.records: dict[str, PackedRecord] = {}
         self.owners: dict[str, MemoryStore | None] = {}
-        self.deleted: dict[str, int] = {}
+        self.deleted: dict[
+            str, int
+        ] = {}  # by run id: the seq of the deletion, so that a late save does not restore the record
 
 
 class MemoryStore:
@@ -36,7 +38,7 @@ class MemoryStore:
 
     Args:
         beside: Another store. Both share their records, like the stores of two processes.
-        clock: For tests.
+        clock: The time source. Only tests pass one.
     """
 
     def __init__(self, beside: MemoryStore | None = None, clock: Clock | None = None) -> None:
@@ -57,9 +59,9 @@ class MemoryStore:
         If the stored record has a higher seq, nothing changes. An equal seq means that the same save is repeated.
 
         Raises:
-            NotPlain: A value is not plain data.
-            TooLarge: A value, or the whole record, is too large.
-            Fenced: Another store object has taken over the run.
+            NotPlain: If a value is not plain data.
+            TooLarge: If a value, or the whole record, is too large.
+            Fenced: If another store object has taken over the run.
         """
         packed = pack(checkpoint)
         id = packed.run_id
@@ -82,7 +84,7 @@ class MemoryStore:
         """Delete the record of a run that has ended. Do nothing if there is none.
 
         Raises:
-            Fenced: Another store object has taken over the run.
+            Fenced: If another store object has taken over the run.
         """
         with self._shared.lock:
             self._check_owner(check_run_id(run_id))
@@ -128,7 +130,7 @@ class AsyncMemoryStore:
 
     Args:
         beside: Another store. Both share their records, like the stores of two processes.
-        clock: For tests.
+        clock: The time source. Only tests pass one.
     """
 
     def __init__(self, beside: AsyncMemoryStore | None = None, clock: Clock | None = None) -> None:
@@ -148,9 +150,9 @@ class AsyncMemoryStore:
         If the stored record has a higher seq, nothing changes. An equal seq means that the same save is repeated.
 
         Raises:
-            NotPlain: A value is not plain data.
-            TooLarge: A value, or the whole record, is too large.
-            Fenced: Another store object has taken over the run.
+            NotPlain: If a value is not plain data.
+            TooLarge: If a value, or the whole record, is too large.
+            Fenced: If another store object has taken over the run.
         """
         self._store.save(checkpoint)
 
@@ -162,7 +164,7 @@ class AsyncMemoryStore:
         """Delete the record of a run that has ended. Do nothing if there is none.
 
         Raises:
-            Fenced: Another store object has taken over the run.
+            Fenced: If another store object has taken over the run.
         """
         self._store.delete(run_id)
 

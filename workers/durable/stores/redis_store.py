@@ -24,8 +24,8 @@ from workers.durable.records.record_plans import Steps
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LEASE = 30.0
-TTL = 30 * 86400.0
+LEASE = 30.0  # seconds
+TTL = 30 * 86400.0  # seconds
 
 
 class RedisStore:
@@ -40,10 +40,10 @@ class RedisStore:
         lease: Seconds after which the runs of a dead process may be claimed, from 0.1 to 3600.
         ttl: Seconds after which the server deletes a record that is not saved again. At least the lease.
         timeout: Seconds for which a call is repeated while the server cannot be reached.
-        clock: For tests.
+        clock: The time source. Only tests pass one.
 
     Raises:
-        BadOption: The URL, the lease or the ttl is not valid.
+        BadOption: If the URL, the lease or the ttl is not valid.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class RedisStore:
         If the stored record has a higher seq, nothing changes. An equal seq means that the same save is repeated.
 
         Raises:
-            NotPlain: A value is not plain data.
-            TooLarge: A value, or the whole record, is too large.
-            Fenced: Another process has taken over the run.
-            Unreachable: The server cannot be reached.
-            Unconfirmed: The save was sent, but no answer came. Repeat it.
+            NotPlain: If a value is not plain data.
+            TooLarge: If a value, or the whole record, is too large.
+            Fenced: If another process has taken over the run.
+            Unreachable: If the server cannot be reached.
+            Unconfirmed: If the save was sent, but no answer came. Repeat it.
         """
         self._drive(self._current().save(checkpoint))
 
@@ -87,7 +87,7 @@ class RedisStore:
         """Return the record of a run, or None if there is none: the run has ended, or never saved.
 
         Raises:
-            Unreadable: The record is corrupt.
+            Unreadable: If the record is corrupt.
         """
         return self._drive(self._current().load(run_id))
 
@@ -95,7 +95,7 @@ class RedisStore:
         """Delete the record of a run that has ended. Do nothing if there is none.
 
         Raises:
-            Fenced: Another process has taken over the run.
+            Fenced: If another process has taken over the run.
         """
         self._drive(self._current().delete(run_id))
 
@@ -172,11 +172,11 @@ class AsyncRedisStore:
         If the stored record has a higher seq, nothing changes. An equal seq means that the same save is repeated.
 
         Raises:
-            NotPlain: A value is not plain data.
-            TooLarge: A value, or the whole record, is too large.
-            Fenced: Another process has taken over the run.
-            Unreachable: The server cannot be reached.
-            Unconfirmed: The save was sent, but no answer came. Repeat it.
+            NotPlain: If a value is not plain data.
+            TooLarge: If a value, or the whole record, is too large.
+            Fenced: If another process has taken over the run.
+            Unreachable: If the server cannot be reached.
+            Unconfirmed: If the save was sent, but no answer came. Repeat it.
         """
         await self._drive(self._current().save(checkpoint))
 
@@ -184,7 +184,7 @@ class AsyncRedisStore:
         """Return the record of a run, or None if there is none: the run has ended, or never saved.
 
         Raises:
-            Unreadable: The record is corrupt.
+            Unreadable: If the record is corrupt.
         """
         return await self._drive(self._current().load(run_id))
 
@@ -192,7 +192,7 @@ class AsyncRedisStore:
         """Delete the record of a run that has ended. Do nothing if there is none.
 
         Raises:
-            Fenced: Another process has taken over the run.
+            Fenced: If another process has taken over the run.
         """
         await self._drive(self._current().delete(run_id))
 

@@ -22,7 +22,7 @@ class CheckpointStore(Protocol):
         """Return the record of a run, or None if there is none: the run has ended, or never saved.
 
         Raises:
-            Unreadable: The record is corrupt.
+            Unreadable: If the record is corrupt.
         """
         ...
 
@@ -49,7 +49,7 @@ class AsyncCheckpointStore(Protocol):
         """Return the record of a run, or None if there is none: the run has ended, or never saved.
 
         Raises:
-            Unreadable: The record is corrupt.
+            Unreadable: If the record is corrupt.
         """
         ...
 

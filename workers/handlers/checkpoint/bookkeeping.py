@@ -43,7 +43,7 @@ class Bookkeeping:
         deadlines: For each open wait, by its field, the server time in ms at which the wait ends.
         bases: The base of the children of each step, by the field of the step.
         emitted: The number of the last event that the run has emitted.
-        granted: What was granted to the run in addition to its budget.
+        granted: The amount that was granted to the run in addition to its budget.
         left: The bases of steps whose turn has ended, until the server has confirmed that it has let them go.
         unknown: Entries that a newer version has stored. A save stores them again, unchanged.
     """

@@ -17,7 +17,7 @@ from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.errors import NotPlain, Refused, TooLarge, Unreadable
 from workers.handlers.checkpoint.bookkeeping import Bookkeeping
-from workers.handlers.checkpoint.messages import Messages, kept, unchunk
+from workers.handlers.checkpoint.messages import Messages, encode_plain, unchunk
 from workers.handlers.checkpoint.phase_table import PhaseTable
 
 CHECKPOINT_LIMIT = 64 * 1024 * 1024
@@ -41,7 +41,7 @@ class Cut(NamedTuple):
         state: The encoded state.
         iteration: The number of completed turns.
         phases: The encoded outputs of the phases and of the waits that are over, and the effects, by field.
-        more: The encoded bookkeeping, which the server stores in the field `more`; empty if there is none.
+        bookkeeping: The encoded bookkeeping, which the server stores in the field `more`; empty if there is none.
         emitted: The number of the last event that was emitted before this cut.
     """
 
@@ -51,13 +51,23 @@ class Cut(NamedTuple):
     state: bytes
     iteration: int
     phases: Mapping[str, bytes]
-    more: bytes = b""
+    bookkeeping: bytes = b""
     emitted: int = 0
 
 
 @dataclass(slots=True)
 class Draft:
-    """The content of a run's next checkpoint. Only the handler's thread changes the draft."""
+    """The content of a run's next checkpoint. Only the handler's thread changes the draft.
+
+    Attributes:
+        messages: The transcript.
+        state: The handler's own values.
+        iteration: The number of completed turns.
+        phases: The encoded outputs of the phases and of the waits that are over, and the effects, by field.
+        turn: The number of the turn that is running; None outside of `loop`.
+        bookkeeping: The waits, children and events of the run.
+        last_wait: The field of the last wait that began.
+    """
 
     messages: Messages = field(default_factory=Messages)
     state: dict[str, Any] = field(default_factory=dict)
@@ -65,13 +75,17 @@ class Draft:
     phases: dict[str, bytes] = field(default_factory=dict)
     turn: int | None = None
     bookkeeping: Bookkeeping = field(default_factory=Bookkeeping)
-    last_wait: str = ""  # the field of the last wait that began
+    last_wait: str = ""
     _waiting: bool = False
-    _turn_start: tuple[int, int, bytes | None] = (0, 0, None)
+    _turn_start: tuple[int, int, bytes | None] = (
+        0,
+        0,
+        None,
+    )  # generation, length and encoded state when the turn began
     _cut_state: bytes | None = None  # the encoded state at the last cut; None if it is unknown or cannot be stored
-    _seen: dict[str, int] = field(default_factory=dict)
-    _running: set[str] = field(default_factory=set)
-    _state_at: dict[str, bytes] = field(default_factory=dict)
+    _seen: dict[str, int] = field(default_factory=dict)  # how many phases and waits of each name have begun
+    _running: set[str] = field(default_factory=set)  # the phases and effects that are running
+    _state_at: dict[str, bytes] = field(default_factory=dict)  # the encoded state when the last phase of a name began
     _calls_at: dict[str, set[str]] = field(default_factory=dict)  # the open tool calls at the first wait of a name
 
     def cut(self) -> Cut:
@@ -116,7 +130,7 @@ class Draft:
         return phases
 
     def _packed_state(self) -> bytes:
-        return kept(self.state, "state", CHECKPOINT_LIMIT) if self.state else b""
+        return encode_plain(self.state, "state", CHECKPOINT_LIMIT) if self.state else b""
 
     def begin_loop(self) -> None:
         """Remember the encoded state, with which the state after the first turn is compared."""
@@ -259,7 +273,7 @@ class Draft:
             )
 
     def resume_wait(self, field: str) -> None:
-        """Begin another wait of a step that has begun before.
+        """Begin another wait of a step that waits several times: the `gather` or `as_completed` of this field.
 
         Raises:
             Refused: If a phase or another wait is under way.

@@ -92,8 +92,8 @@ def thawed(value: Any) -> Any:
     return value
 
 
-def kept(value: Any, place: str, limit: int) -> bytes:
-    """Return plain data, which may contain read-only messages, as bytes.
+def encode_plain(value: Any, place: str, limit: int) -> bytes:
+    """Encode plain data, which may contain read-only messages, and return the bytes.
 
     Args:
         value: The data.
@@ -114,9 +114,9 @@ def _encoded(made_plain: Callable[[Any], Any], value: Any, place: str, limit: in
     """Convert a value to plain data with `made_plain`, and return the encoded value.
 
     Raises:
-        NotPlain: The converted value is not plain. If the value contains itself, or is nested too deep to convert, the
+        NotPlain: If the converted value is not plain. If the value contains itself, or is nested too deep to convert, the
             error `refused` is raised.
-        TooLarge: The result has more bytes than the limit.
+        TooLarge: If the result has more bytes than the limit.
     """
     try:
         return encode(made_plain(value), place, limit)
@@ -304,7 +304,7 @@ def _dicts(value: Any) -> list[dict[Any, Any]]:
 
 
 def _is_flat(item: Any) -> bool:
-    """Return True if a message is a dict without nested values. A copy of it is equal to what would be read from the store."""
+    """Return True if a message is a dict without nested values, so that a copy of it equals the message in the store."""
     return (
         type(item) is dict
         and _UNCHANGING.issuperset(map(type, item.values()))
@@ -323,6 +323,6 @@ def unchunk(data: bytes, place: str) -> list[tuple[bytes, Any]]:
     """Split a chunk into its messages, and return each message with its encoded form.
 
     Raises:
-        Unreadable: If the data is not a chunk. The error calls the data by `place`.
+        Unreadable: If the data is not a chunk. The error message names the data by `place`.
     """
     return [(encode(value, place), value) for value in decode(data, place)]

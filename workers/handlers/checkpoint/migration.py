@@ -13,7 +13,7 @@ from coordinator.encoding.checkpoint_head import CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.errors import Refused
 from workers.handlers.checkpoint.draft import INPUTS, RESULT_LIMIT, Draft
-from workers.handlers.checkpoint.messages import Messages, kept
+from workers.handlers.checkpoint.messages import Messages, encode_plain
 from workers.handlers.handler import Handler
 
 
@@ -64,11 +64,13 @@ def migrated(draft: Draft, head: CheckpointHead, inputs: dict[str, Any], handler
     messages = Messages(generation=draft.messages.generation)
     messages.extend(left.messages)
     fresh = Draft(messages, left.state, left.iteration)
-    fresh.phases = {field_of(name): kept(value, f"phase {name}", RESULT_LIMIT) for name, value in left.phases.items()}
+    fresh.phases = {
+        field_of(name): encode_plain(value, f"phase {name}", RESULT_LIMIT) for name, value in left.phases.items()
+    }
     # Waits that are over, effects, and the counts of received signals do not belong to the handler's schema.
     fresh.phases |= {field: data for field, data in draft.phases.items() if field.startswith(("wait:", "effect:"))}
     fresh.bookkeeping = draft.bookkeeping
-    fresh.phases[INPUTS] = kept(left.inputs, "inputs", RESULT_LIMIT)
+    fresh.phases[INPUTS] = encode_plain(left.inputs, "inputs", RESULT_LIMIT)
     return fresh
 
 

@@ -1,4 +1,4 @@
-"""Count what a run spends. When its budget is spent, fail the run or let it wait for a grant.
+"""Count the spending of a run. When its budget is spent, fail the run or let it wait for a grant.
 
 `run.spend` only counts. The budget is enforced where new work begins: at the beginning of a turn, of a phase and of an effect, so
 that no work that was paid for is lost. A grant reaches the run as a signal of a reserved topic. So a run that waits for a grant is
@@ -37,7 +37,8 @@ class BudgetBacking(Protocol):
     async def report_spend(self, amount: Amount) -> Amount:
         """Send the total that the attempt has spent to the server.
 
-        Return what the run has spent in earlier attempts and with its children.
+        Returns:
+            The amount that the run has spent in earlier attempts and with its children.
 
         Raises:
             Stopped: If a stop was requested, or the run belongs to another owner.
@@ -70,13 +71,13 @@ def _always() -> bool:
 
 
 class Budgets:
-    """The spending and the budget of one attempt. Any thread may count.
+    """The spending and the budget of one attempt. Any thread may add spending.
 
     Args:
         draft: The draft of the run's next checkpoint.
         backing: The worker's side of the attempt.
         budget: The budget of the run. None for no limit.
-        settled: What the run has spent in earlier attempts and with its children.
+        settled: The amount that the run has spent in earlier attempts and with its children.
     """
 
     def __init__(self, draft: Draft, backing: BudgetBacking, budget: Budget | None, settled: Amount) -> None:
@@ -106,13 +107,13 @@ class Budgets:
         return self._draft.bookkeeping.granted.plus(self._found)
 
     def spend(self, amount: Amount) -> None:
-        """Count an amount."""
+        """Add an amount to the spending of this attempt."""
         with self._lock:
             self._current = self._current.plus(amount)
             self._backing.set_spend(self._current)
 
     def fits(self, amount: Amount) -> bool:
-        """Return True if the amount is left of the budget. Grants that this process has not received yet are not counted."""
+        """Return True if the budget has room for an amount. Grants that this process has not received yet are not counted."""
         with self._lock:
             return self._fits(amount)
 
@@ -121,10 +122,10 @@ class Budgets:
         return self._budget is None or not self._budget.exceeded_by(wanted, self._granted)
 
     def reserve(self, amount: Amount) -> None:
-        """Reserve an amount.
+        """Reserve an amount of the budget.
 
         Raises:
-            BudgetExceeded: If the amount is not left.
+            BudgetExceeded: If less than the amount is left.
         """
         with self._lock:
             if not self._fits(amount):
@@ -137,7 +138,7 @@ class Budgets:
             self._reserved = Amount(*(mine - its for mine, its in zip(self._reserved, amount, strict=True)))
 
     async def receive_grants_for(self, amount: Amount) -> None:
-        """Ask the server for grants until an amount is left or there are no more.
+        """Receive grants from the server until the budget has room for an amount, or there are no more grants.
 
         Raises:
             Stopped: If a stop was requested, or the run belongs to another owner.
@@ -147,12 +148,12 @@ class Budgets:
     def look_soon(self) -> None:
         """Make the budget ask the server for grants when new work begins.
 
-        Called if a reservation was refused on the event loop, which must not block to ask the server.
+        A reservation that was refused on the event loop calls this method, because the event loop must not wait for the server.
         """
         self._look_soon = True
 
     async def count_children(self) -> None:
-        """Ask the server for the total that the run has spent, because children of a step have ended."""
+        """Report the spending of this attempt, and store the server's answer: the spending of earlier attempts and children."""
         current = self._current
         self._settled = await self._backing.report_spend(current)
         self._reported, self._stale = current, False
@@ -164,7 +165,7 @@ class Budgets:
     def enforce(
         self, own: str = "", *, inner: bool = False, others: ParallelPhases | None = None
     ) -> Coroutine[Any, Any, None]:
-        """Report what was spent, and stop the handler if the budget is spent. Called in the task or thread that begins new work.
+        """Report the spending, and stop the handler if the budget is spent. The task or thread that begins new work calls this.
 
         New work does not begin while other work is running. It waits until the other work has ended, so that the output of that
         work is saved.
@@ -235,7 +236,7 @@ class Budgets:
                     return found
 
     def _save_grants(self) -> None:
-        """Put the grants that were received into the draft. Called where the handler begins new work."""
+        """Put the received grants into the draft, and offer a cut. The handler calls this where it begins new work."""
         kept = self._draft.bookkeeping
         with self._lock:
             if self._found_number <= kept.received.get(TOPIC, 0):
@@ -248,7 +249,12 @@ class Budgets:
         return Condition(None, {TOPIC: max(self._draft.bookkeeping.received.get(TOPIC, 0), self._found_number)})
 
     async def _wait_for_grant(self, budget: Budget) -> None:
-        """Ask for grants until the budget is not used up any more."""
+        """Receive grants until the budget has room again. If there are none, fail the run or linger, as the budget says.
+
+        Raises:
+            BudgetExceeded: If the budget is spent, and its `then` is "fail".
+            Stopped: If a stop was requested, or the run is suspended until a grant.
+        """
         draft, backing, saved = self._draft, self._backing, False
         while self._is_spent():
             found = await self._receive_grants(self._is_spent)
@@ -265,7 +271,7 @@ class Budgets:
 
 
 def read_grant(payload: bytes) -> Amount:
-    """Return the amount of a grant. A signal of this topic with another payload grants nothing."""
+    """Return the amount in the payload of a grant, or an amount of zero if the payload is not a valid grant."""
     value: Any = decode(payload, "a grant")
     fits = isinstance(value, list) and len(value) == 3 and all(type(one) is int and one >= 0 for one in value)
     return Amount(*value) if fits else Amount()

@@ -49,7 +49,7 @@ class ChildOptions(TypedDict, total=False):
 
 
 class ChildFailed(CoordinatorError):
-    """A child of the run did not complete.
+    """The error of a child that did not complete.
 
     Attributes:
         run: The id of the child.
@@ -172,7 +172,7 @@ def _always() -> bool:
 
 
 def make_parent(run: str, meta: Mapping[str, Any]) -> Parent:
-    """Return the parent of new runs. The short id of a run in memory is replaced by an id of the usual form."""
+    """Return the parent of new runs. A run in memory has a short id, which is replaced by a valid run id."""
     return Parent(run if is_run_id(run) else "0" * 20 + "-00", meta)
 
 
@@ -366,9 +366,8 @@ class Step:
             self._draft.end_wait()
 
     def _done(self, ending: ChildEnding) -> Done:
-        self._check_inputs(
-            ending.index + 1
-        )  # an attempt that was killed may have enqueued more than its checkpoint says
+        # An attempt that was killed may have enqueued more children than its checkpoint says.
+        self._check_inputs(ending.index + 1)
         inputs, run = self._inputs[ending.index], child_id(self._base.id, ending.index)
         place = f"the result of child run {run}"
         if ending.status == Status.COMPLETED:

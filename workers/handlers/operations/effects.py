@@ -20,7 +20,7 @@ from coordinator.encoding.codec import decode, encode
 from coordinator.errors import CoordinatorError, NotPlain, Refused, TooLarge
 from coordinator.model.policies.retry import OutcomeUnknown
 from workers.handlers.checkpoint.draft import CHECKPOINT_LIMIT, Cut, Draft
-from workers.handlers.checkpoint.messages import kept
+from workers.handlers.checkpoint.messages import encode_plain
 
 MOST_EFFECTS = 10_000  # of a run, because each of them stays until the run ends
 OUTPUT_LIMIT = 1024 * 1024
@@ -54,7 +54,11 @@ class EffectBacking(Protocol):
         ...
 
     def may_call(self) -> bool:
-        """Return False if the lease is in doubt, or if a stop that is not a drain was requested. Any thread may call this."""
+        """Return True if the external call of an effect may begin now. Any thread may call this.
+
+        The answer is False while the lease is in doubt, after the run was lost, and between the request of a stop other than a
+        drain and its delivery.
+        """
         ...
 
 
@@ -147,7 +151,7 @@ class Effect:
         return self._begun in self._draft.phases
 
     def leave(self) -> None:
-        """End the call."""
+        """End the call of `run.once`. From then on, another call of this effect may begin."""
         self._draft.end_effect(self._name)
 
     def output(self) -> Any:
@@ -166,7 +170,7 @@ class Effect:
         )
 
     async def stop_point(self) -> None:
-        """Raise a requested stop before the effect begins. Wait until the worker has confirmed its lease.
+        """Wait until the worker has confirmed its lease, and raise a requested stop before the effect begins.
 
         Raises:
             Stopped: If a stop was requested.
@@ -225,7 +229,7 @@ class Effect:
         """
         draft, backing = self._draft, self._backing
         try:
-            output = kept(value, f"the output of effect {self._name!r}", OUTPUT_LIMIT)
+            output = encode_plain(value, f"the output of effect {self._name!r}", OUTPUT_LIMIT)
         except (NotPlain, TooLarge) as error:
             error.add_note(f"effect {self._name!r} has taken place, and is stored as begun, because of its output")
             raise

@@ -79,8 +79,8 @@ class EnqueueBacking(Protocol):
         """Enqueue a run. A run that exists already is left as it is. Wait while the server cannot be reached.
 
         Returns:
-            The answer; None if the server refuses the id because of its age. In this case it is not known whether an earlier call
-            has enqueued the run.
+            The server's answer; None if the server refuses the id because of its age. In this case it is not known whether an
+            earlier call has enqueued the run.
 
         Raises:
             Stopped: If a stop was requested.

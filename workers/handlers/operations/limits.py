@@ -20,11 +20,11 @@ class OpenCall:
 
     Attributes:
         name: The name of the limit.
-        reserved: The tokens that it reserves.
-        worker: The worker under which it was requested; empty until it is.
-        number: The number of its request.
-        hint: Set when the call may get a place, so that it asks the server immediately.
-        sending: Back-offs that are on their way.
+        reserved: The tokens that the call reserves.
+        worker: The id of the worker that has requested the call on the server; empty before the first request.
+        number: The number of the request, which is unique in the worker process.
+        hint: Set when the call may get a place, so that the worker asks the server immediately.
+        sending: The tasks that send the back-offs of the call.
         patience: The time of the event loop at which the wait ends at the latest, because a stop was requested.
     """
 
@@ -41,11 +41,11 @@ class LimitBacking(Protocol):
     """The methods of a worker, or of its stand-in in a test, that the limits of a run call."""
 
     async def acquire(self, call: OpenCall, may_drain: Callable[[], bool]) -> None:
-        """Wait until a call may start. Called on the worker's event loop.
+        """Wait until a call may start. This coroutine runs on the worker's event loop.
 
         Args:
             call: The call.
-            may_drain: As for `raise_stop`. A drain ends a longer wait in any case.
+            may_drain: As for `raise_stop`. A drain ends a wait of more than two seconds in any case.
 
         Raises:
             Stopped: If a stop was requested.
@@ -59,17 +59,17 @@ class LimitBacking(Protocol):
 
         Args:
             call: The call.
-            cost: The tokens that it has cost; None if it cost what it reserved.
+            cost: The tokens that the call has cost; None for the tokens that it reserved.
         """
         ...
 
     def back_off(self, call: OpenCall, seconds: float) -> None:
-        """Prevent calls of this name from starting for some time, and return immediately. Any thread may call this."""
+        """Prevent calls of this name from starting for a number of seconds, and return immediately. Any thread may call this."""
         ...
 
 
 class Limit:
-    """A external call under a limit, as `run.limit(name)` gives it to the block."""
+    """An external call under a limit, as `run.limit(name)` gives it to the block."""
 
     def __init__(self, backing: LimitBacking, name: str, cost: int, may_drain: Callable[[], bool]) -> None:
         self._backing, self._may_drain = backing, may_drain
@@ -83,10 +83,10 @@ class Limit:
 
     @property
     def cost(self) -> int:
-        """The tokens of the call: the reserved ones, until the block assigns what the call has really cost.
+        """The tokens of the call: the reserved ones, until the block assigns the real number.
 
-        The difference is settled when the block ends, also if the block raises. Without an assignment the call has cost what it
-        reserved, because a call that raised may have reached the external service.
+        When the block ends, also if it raises, the difference is returned to the limit or taken from it. Without an assignment the
+        call counts with its reserved tokens, because a call that raised may have reached the external service.
 
         Raises:
             BadOption: If the assigned value is not a whole number from 0 to 999,999,999.
@@ -98,13 +98,13 @@ class Limit:
         self._cost, self._settled = check_cost(cost), True
 
     def back_off(self, seconds: float | timedelta) -> None:
-        """Prevent calls of this name from starting in any process for some time, for example if a response has a `Retry-After`.
+        """Prevent calls of this name from starting in any process for a while, for example if a response has a `Retry-After`.
 
         Calls that are under way continue. A shorter back-off does not end a longer one. The method returns immediately, and the
         worker sends the request.
 
         Args:
-            seconds: How long, from 0 seconds to 1 day.
+            seconds: How long no call may start, from 0 seconds to 1 day.
 
         Raises:
             BadOption: If the time is not valid.

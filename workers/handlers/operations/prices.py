@@ -1,4 +1,4 @@
-"""The dollars that a call of a model costs, from the table of the library genai-prices."""
+"""Compute the dollars that a call of a model costs, with the price table of the library genai-prices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_to
 
 
 def count_tokens(usage: ModelUsage) -> int:
-    """Return the tokens of a call, and check its values.
+    """Check the usage of a model call, and return its input and output tokens together.
 
     Raises:
         BadOption: If a keyword or a value is not valid.

@@ -1,4 +1,4 @@
-"""Count what a call has spent, and reserve a part of the budget while a call runs."""
+"""Count the spending of a call, and reserve a part of the budget while the call runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Reservation:
     def spend(
         self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0, **usage: Unpack[ModelUsage]
     ) -> None:
-        """Count what the call has really spent, as `run.spend` does."""
+        """Add the amount that the call has really spent to the spending of the run. For the parameters see `run.spend`."""
         count(self._spend, usd, tokens, requests, usage)
 
 
 def count(spend: Callable[[Amount], None], usd: float | Decimal, tokens: int, requests: int, usage: ModelUsage) -> None:
-    """Count amounts and the call of a model.
+    """Count amounts and the call of a model, by calling `spend` with them.
 
     Raises:
         BadOption: If a value is not valid. Then nothing is counted.
@@ -44,13 +44,13 @@ def count(spend: Callable[[Amount], None], usd: float | Decimal, tokens: int, re
 class Reserving:
     """Reserve an amount while a block runs, with `with` or `async with`.
 
-    Before an amount is refused, the server is asked for grants that the run has not received yet. `with` on the worker's event loop
-    can't ask. It counts the grants that are known, and makes the budget ask when new work begins.
+    Before an amount is refused, the run asks the server for grants that it has not received yet. `with` on the worker's event loop
+    must not wait for the server. It counts the known grants only, and makes the budget ask the server when new work begins.
     """
 
     _budgets: Budgets
     _amount: Amount
-    _ask: Ask  # waits for a coroutine, in a thread that may block
+    _ask: Ask  # runs a coroutine function; waits for it in a thread that may block
 
     def __enter__(self) -> Reservation:
         if not self._budgets.fits(self._amount):

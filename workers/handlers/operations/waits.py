@@ -31,7 +31,7 @@ MISSING: Any = object()
 
 
 class WaitTimeout(CoordinatorError, TimeoutError):
-    """No signal arrived before the timeout of `run.receive`, and the call has no default."""
+    """The error of a `run.receive` without a default, if no signal arrived before its timeout."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class WaitBacking(Protocol):
         """Begin to count the time for which a waiting handler stays in its process (`linger`).
 
         Args:
-            cut: As for `check_wait`.
+            cut: Makes a cut, as for `check_wait`.
 
         Raises:
             Stopped: If a stop was requested.
@@ -99,7 +99,7 @@ class WaitBacking(Protocol):
 
         Args:
             condition: The topics and the deadline of the wait.
-            timeout_ms: The ms from now to a deadline that is not known yet. None: there is no such deadline.
+            timeout_ms: The milliseconds from now to a deadline that is not known yet; None if there is no such deadline.
             may_drain: Returns False where a drain must not stop the handler yet. By default a drain may stop it.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Events of plain data from the chunks that a graph streams."""
+"""Turn the chunks that a graph streams into events of plain data."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from coordinator.errors import NotPlain
 
 
 def plain_event(mode: str, chunk: Any) -> Any:
-    """Return an event for the readers of a run's output.
+    """Return the event for a chunk, for the readers of a run's output.
 
     Args:
-        mode: The mode of LangGraph's streaming.
+        mode: The stream mode of LangGraph.
         chunk: The chunk, as LangGraph streams it in this mode.
 
     Returns:
-        For "messages" the text of the piece, its node and the id of the message; for other modes the chunk if it is plain data,
-        otherwise the names of the nodes or channels in it. None for a message without text.
+        In the mode "messages": the text of the chunk, its node and the id of the message, or None if it has no text. In other
+        modes: the chunk if it is plain data, otherwise the names of the nodes or channels in it.
     """
     if mode == "messages":
         message, metadata = chunk

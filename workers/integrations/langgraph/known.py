@@ -1,7 +1,7 @@
-"""Remember, in a process, which content of each thread the server has. This decides what a save must send.
+"""Remember, in a process, which content of each thread the server has, so that a save sends only the rest.
 
-This knowledge may be wrong: another process may have deleted a thread, or a save may have failed. The server checks everything that
-a save refers to, and answers `gap`; the process then forgets what it knows, and sends more.
+This memory may be wrong: another process may have deleted a thread, or a save may have failed. The server checks everything that
+a save refers to, and answers `gap` if something is missing. The process then clears its memory of the thread, and sends more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ ITEMS = 20_000  # items of one thread that a saver remembers
 
 @dataclass(slots=True)
 class StoredList:
-    """A list that the server has: the name and the number of its chunks, and its entries."""
+    """A list that the server has.
+
+    Attributes:
+        log: The name under which the chunks of the list are stored.
+        chunks: The number of its chunks.
+        entries: Its entries.
+    """
 
     log: bytes
     chunks: int
@@ -37,7 +43,8 @@ class Dictionary:
     Attributes:
         field: The field of the text.
         text: The text.
-        bodies: Bodies that were compressed against the text, while they are collected for a better one. None: they are not.
+        bodies: Bodies that were compressed against the text, which are collected for a better dictionary. None if this is the
+            better one, and no more are collected.
     """
 
     field: bytes
@@ -46,7 +53,7 @@ class Dictionary:
 
     @classmethod
     def of(cls, field: bytes, before: Dictionary | None, body: bytes) -> Dictionary:
-        """Return a dictionary of a body, and of the bodies that the dictionary before has collected."""
+        """Return a dictionary of the bodies that an earlier dictionary has collected, and of a new body."""
         collected = (before.bodies or ()) if before else ()
         text = body
         for one in reversed(collected):
@@ -60,16 +67,16 @@ class Dictionary:
         return self.bodies is not None and len(self.bodies) >= COLLECTED
 
     def seen(self, body: bytes) -> Dictionary:
-        """Return the dictionary after it has seen another body."""
+        """Return the dictionary with another collected body. Return it unchanged if it does not collect bodies."""
         return self if self.bodies is None else Dictionary(self.field, self.text, (*self.bodies, body))
 
 
 @dataclass(slots=True)
 class KnownThread:
-    """The content of a thread that the server has, according to this process.
+    """The content of a thread that the server has, as far as this process knows.
 
     Attributes:
-        items: Fields of items.
+        items: The fields of the items that the server has.
         recent: Fields and contents of the last items that were sent, against which the next ones are compressed.
         lists: The newest list of each channel, by namespace and channel.
         refs: For each namespace the newest checkpoint, and the version of each of its channels.
@@ -87,13 +94,13 @@ class KnownThread:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add_items(self, fields: Sequence[bytes]) -> None:
-        """Remember items. If there are too many, older ones are forgotten: a save then sends them again if it refers to them."""
+        """Remember items. If there are too many, forget the older ones: a save that refers to them sends them again."""
         if len(self.items) + len(fields) > ITEMS:
             self.items, self.recent = {}, []
         self.items.update(dict.fromkeys(fields))
 
     def add_recent(self, field: bytes, content: bytes) -> None:
-        """Remember the content of an item that was sent, if it is not too large. The first one is kept."""
+        """Remember the content of an item that was sent, unless it is too large. Keep the first item and the last ones."""
         if len(content) <= RECENT_BYTES:
             self.recent = [*self.recent[:1], *self.recent[1:][2 - RECENT :], (field, content)]
 
@@ -116,29 +123,29 @@ class KnownThread:
             self.recent = []
 
     def forget_all_items(self) -> None:
-        """Forget all items, also as the ones against which others are compressed.
+        """Forget all items and their contents.
 
-        An item that is not known is sent again. It must not be compressed against itself.
+        An item that is not known is sent again. It must not be compressed against its own earlier content.
         """
         with self.lock:
             self.items, self.recent = {}, []
 
 
 class KnownThreads:
-    """The threads that a saver has used last."""
+    """The memory of the threads that a saver has used last."""
 
     def __init__(self) -> None:
         self._threads: OrderedDict[str, KnownThread] = OrderedDict()
 
     def of(self, thread: str) -> KnownThread:
-        """Return what this process knows of the content that the server has of a thread."""
+        """Return the memory of a thread. If the thread is new, its memory is empty."""
         known = self._threads.setdefault(thread, KnownThread())
         try:
             self._threads.move_to_end(thread)
             if len(self._threads) > THREADS:
                 self._threads.popitem(last=False)
         except KeyError:
-            pass  # another thread of the process has forgotten it in this moment
+            pass  # another Python thread has removed the entry at this moment
         return known
 
     def forget(self, thread: str) -> None:

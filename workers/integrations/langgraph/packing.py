@@ -1,6 +1,6 @@
-"""The packed form of the texts of a thread: compressed, or as the difference to another text of the thread.
+"""Pack the texts of a thread: compress them, or store the difference from another text of the thread.
 
-These forms are stored. A later version must be able to read them.
+The server stores the packed forms, so later versions must be able to read them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SHORT_SPLICE = 64  # a splice of at most this many bytes is used without trying
 def pack_item(text: bytes, recent: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Return the packed form of an item, compressed against another item of the thread if that saves bytes.
 
-    A message is often saved twice with small differences: LangGraph gives it an id after its task has written it. And messages of
-    a thread have words in common.
+    This saves bytes for two reasons. A message is often saved twice with small differences, because LangGraph gives it an id after
+    its task has written it. And the messages of a thread have words in common.
 
     Args:
         text: The content of the item.
-        recent: Fields and contents of items that the server has: the first long one of the thread, and the last ones.
+        recent: Fields and contents of items that the server has: the first item of the thread, and the last ones.
     """
     middle = text[len(text) // 2 :][:PROBE]
     similar = [one for one in recent if len(middle) == PROBE and middle in one[1]]
@@ -60,7 +60,7 @@ def unpack_item(field: bytes, parts: Mapping[bytes, bytes], texts: dict[bytes, b
         texts: Contents that were unpacked before. Many items are compressed against the same one.
 
     Raises:
-        Unreadable: The item is missing or damaged.
+        Unreadable: If the item is missing or damaged.
     """
     chain: dict[bytes, bytes] = {}
     last = field
@@ -117,7 +117,7 @@ def unsplice(spliced: bytes, base: bytes) -> bytes:
     """Return the text from the form that `splice` has made.
 
     Raises:
-        Unreadable: The form is damaged.
+        Unreadable: If the form is damaged.
     """
     try:
         prefix, place = _read_number(spliced, 1)
@@ -137,7 +137,7 @@ def unsplice(spliced: bytes, base: bytes) -> bytes:
 
 
 def _common_prefix(one: bytes, other: bytes) -> int:
-    """Return the length of the common prefix of two texts. Halves are compared, because comparing slices is fast."""
+    """Return the length of the common prefix of two texts, by binary search, because comparing slices is fast."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -149,7 +149,7 @@ def _common_prefix(one: bytes, other: bytes) -> int:
 
 
 def _number(value: int) -> bytes:
-    """Return a number in groups of 7 bits. The first bit of a byte is set if another byte follows."""
+    """Return a number as bytes with 7 bits of it each, the lowest first. The top bit of a byte is set if another byte follows."""
     found = bytearray()
     while value >= 128:
         found.append(value & 127 | 128)
@@ -167,7 +167,12 @@ def _read_number(text: bytes, place: int) -> tuple[int, int]:
 
 
 def pack(text: bytes, dictionary: bytes = MESSAGE_TEXT) -> bytes:
-    """Return a text compressed, or as it is if that is not longer."""
+    """Return the packed form of a text: compressed, or unchanged if compression saves nothing.
+
+    Args:
+        text: The text.
+        dictionary: Text that zlib uses as a preset dictionary. `unpack` needs the same one.
+    """
     if len(text) > SMALL:
         packer = zlib.compressobj(6, zlib.DEFLATED, -15, 9, zlib.Z_DEFAULT_STRATEGY, dictionary)
         packed = packer.compress(text) + packer.flush()
@@ -177,10 +182,10 @@ def pack(text: bytes, dictionary: bytes = MESSAGE_TEXT) -> bytes:
 
 
 def unpack(packed: bytes, dictionary: bytes = MESSAGE_TEXT) -> bytes:
-    """Return the text from its packed form.
+    """Return the text from the packed form that `pack` has made with the same dictionary.
 
     Raises:
-        Unreadable: The packed form is damaged.
+        Unreadable: If the packed form is damaged.
     """
     if packed[:1] == b"0":
         return packed[1:]

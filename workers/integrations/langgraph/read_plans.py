@@ -62,7 +62,7 @@ def get(place: Place, threads: KnownThreads, values: Values, ns: str, id: str) -
     """Return a checkpoint with its values and writes, or None if there is none. An empty id means the newest checkpoint.
 
     Raises:
-        Unreadable: The stored checkpoint is damaged.
+        Unreadable: If the stored checkpoint is damaged.
     """
     reply = yield _get_call(place, ns, id)
     return (yield from _read_tuple(place, threads, values, ns, reply))
@@ -115,7 +115,7 @@ def _remember(
     threads: KnownThreads, thread: str, ns: str, refs: tuple[str, dict[str, bytes]], channels: Mapping[str, bytes],
     parts: Mapping[bytes, bytes],
 ) -> None:  # fmt: skip
-    """Remember what the server has of a checkpoint, so that the next save of the thread sends only what is new."""
+    """Remember the parts of a checkpoint that the server has, so that the next save of the thread sends only new parts."""
     known = threads.of(thread)
     known.add_items([field for field in parts if field[:1] == b"i"])
     known.refs[ns] = refs
@@ -129,7 +129,7 @@ def _remember(
 
 
 def _complete(place: Place, stored: Sequence[bytes], parts: dict[bytes, bytes]) -> Steps[None]:
-    """Read the items that did not fit into the reply."""
+    """Read the items that did not fit into the reply, and add them to `parts`."""
     missing = [field for value in stored for field in digests(value, parts)]
     missing += [base for field, packed in parts.items() if field[:1] == b"i" and (base := base_field(packed))]
     while missing := [field for field in dict.fromkeys(missing) if field not in parts]:
@@ -145,7 +145,7 @@ def _read_body(
     """Return the id of the parent, the checkpoint without its channels, and the metadata from a stored checkpoint.
 
     Raises:
-        Unreadable: The checkpoint is damaged.
+        Unreadable: If the checkpoint is damaged.
     """
     size, _, rest = record.partition(b":")
     parent, body = rest[: int(size)].decode(), rest[int(size) :]
@@ -191,7 +191,7 @@ def list_pages(
 
     The function returns the plan that reads the page.
 
-    Run the plan of a page before you take the next function.
+    The caller must run the plan of a page before it takes the next function.
     """
     left = query.limit
     names: list[tuple[str, str]] = []
@@ -285,7 +285,15 @@ def list_threads(keys: Sequence[Keys], owner: str) -> Steps[list[tuple[Keys, str
 def history(
     place: Place, values: Values, ns: str, id: str, channels: Sequence[str]
 ) -> Steps[dict[str, DeltaChannelHistory]]:
-    """Return the writes of channels before a checkpoint, oldest first, and the last stored value of each channel."""
+    """Return the history of channels before a checkpoint: their writes, oldest first, and the last stored value of each.
+
+    Args:
+        place: The thread.
+        values: Decodes the values.
+        ns: The namespace of the checkpoint.
+        id: The id of the checkpoint; empty for the newest one.
+        channels: The names of the channels.
+    """
     writes: dict[str, list[PendingWrite]] = {channel: [] for channel in channels}
     seeds: dict[str, Any] = {}
     if not id:

@@ -37,7 +37,7 @@ class RedisSaver(PlainSaver):
         serde: The serializer. Default: the serializer of LangGraph.
 
     Raises:
-        BadOption: The URL or the ttl is not valid.
+        BadOption: If the URL or the ttl is not valid.
     """
 
     def __init__(

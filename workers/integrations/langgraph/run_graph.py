@@ -49,8 +49,8 @@ async def run_graph(
         inputs: The inputs of the graph. They are used once, however often the handler is called.
         config: A configuration for the graph. Unless it names a thread, the graph uses a thread of the run.
         topic: The topic of the signals that answer interrupts.
-        stream: Modes of LangGraph's streaming whose chunks are emitted with `run.emit`, for example "messages" or "custom".
-        emit: Makes an event of plain data from a mode and a chunk. None emits nothing.
+        stream: The stream modes of LangGraph whose chunks are emitted with `run.emit`, for example "messages" or "custom".
+        emit: A function that makes an event of plain data from a mode and a chunk. If it returns None, nothing is emitted.
 
     Returns:
         The values of the graph's state.
@@ -133,7 +133,11 @@ class _Call:
                 self._count_step()
 
     def _count_step(self) -> None:
-        """Offer a save of the run, so that the step counts as progress. A requested stop is raised here."""
+        """Count a step of the graph in `run.state`, and offer a save, so that the step counts as progress of the run.
+
+        Raises:
+            Stopped: If a stop was requested.
+        """
         kept = self._kept()
         self.run.state[STATE] = {**kept, "step": kept["step"] + 1}
         self.run.checkpoint()
@@ -154,7 +158,10 @@ class _Call:
         return Command(resume={interrupt.id: self.answers[interrupt.id] for interrupt in snapshot.interrupts})
 
     async def _receive_again(self) -> None:
-        """Receive the signals that earlier attempts have received in this call. A receive is a step, and steps have an order."""
+        """Receive the signals again that earlier attempts have received in this call.
+
+        A receive is a step of the run. A resumed handler must repeat its steps in the same order, to get the saved signals.
+        """
         turn = self.key.partition(":")[0]
         kept = self._kept()
         own = [one for one in kept["answered"] if one[0].partition(":")[0] == turn]

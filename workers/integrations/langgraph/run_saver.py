@@ -59,11 +59,11 @@ class RunSaver(PlainSaver):
                 yield from upkeep_plans.delete_run(Place(keys, thread, place.owner, place.token), run)
 
     def _drive(self, make_plan: Callable[[], Steps[T]]) -> T:
-        """Run a plan from a thread.
+        """Run a plan from a thread, and return its result.
 
         Raises:
-            Refused: The call is made on the worker's event loop, which must not block.
-            Fenced: The run belongs to another worker now.
+            Refused: If the call is made on the worker's event loop, which must not block.
+            Fenced: If the run belongs to another worker now.
         """
         if self._wire is not None:
             return drive(self._wire, make_plan())

@@ -1,7 +1,7 @@
 """Plans that save checkpoints and writes of a graph (coordinator/store/lua/graphs/graph_save.lua).
 
-A save sends what the server does not have: channels that have changed, new items of lists, and the difference of the checkpoint's
-body to an earlier one. The server checks that it has everything else.
+A save sends only the data that the server does not have: changed channels, new items of lists, and the difference between the
+checkpoint's body and an earlier one. The server checks that it has everything else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OUTSIDE_OF_BODY = ("id", "channel_values", "channel_versions")
 
 
 class TakenOver(Exception):
-    """The server refused a call, because the run belongs to another worker now."""
+    """The error of a call that the server refused, because the run belongs to another worker now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Place:
         thread: The id of the thread.
         owner: The run that the thread belongs to. Empty if it belongs to no run.
         token: The token of the run's owner.
-        ttl: Seconds that the thread is kept after a write. None: it does not expire.
+        ttl: Seconds that the thread is kept after a write. None if it does not expire.
     """
 
     keys: Keys
@@ -82,7 +82,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointToSave:
-    """A checkpoint of a graph that is to be saved."""
+    """A checkpoint of a graph that is to be saved.
+
+    Attributes:
+        ns: The checkpoint namespace.
+        checkpoint: The checkpoint.
+        metadata: Its metadata.
+        new_versions: The versions of the channels that have changed.
+        parent: The id of the checkpoint before it; empty if there is none.
+    """
 
     ns: str
     checkpoint: Checkpoint
@@ -93,7 +101,15 @@ class CheckpointToSave:
 
 @dataclass(frozen=True, slots=True)
 class WritesToSave:
-    """Writes of a task of a graph that are to be saved."""
+    """Writes of a task of a graph that are to be saved.
+
+    Attributes:
+        ns: The checkpoint namespace.
+        checkpoint_id: The checkpoint to which the task belongs.
+        writes: Pairs of a channel and a value.
+        task_id: The id of the task.
+        task_path: The path of the task, by which writes are sorted.
+    """
 
     ns: str
     checkpoint_id: str
@@ -103,22 +119,22 @@ class WritesToSave:
 
 
 def pack_version(version: Version) -> bytes:
-    """Return the version of a channel as bytes."""
+    """Return the version of a channel as bytes: a letter for its type (s, i or f), and its text."""
     letter = "s" if isinstance(version, str) else "i" if isinstance(version, int) else "f"
     return (letter + str(version)).encode()
 
 
 def unpack_version(packed: bytes) -> Version:
-    """Return the version of a channel from bytes."""
+    """Return the version of a channel from the bytes that `pack_version` has made."""
     content = packed[1:].decode()
     return int(content) if packed[:1] == b"i" else float(content) if packed[:1] == b"f" else content
 
 
-def name_parts(*parts: str) -> None:
-    """Check names of threads, namespaces, checkpoints, tasks and channels.
+def check_names(*parts: str) -> None:
+    """Check the names of threads, namespaces, checkpoints, tasks and channels.
 
     Raises:
-        BadName: A name contains a NUL character, which separates the parts of stored names.
+        BadName: If a name contains a NUL character, which separates the parts of stored names.
     """
     for part in parts:
         if "\0" in part:
@@ -126,7 +142,14 @@ def name_parts(*parts: str) -> None:
 
 
 class _Draft:
-    """The arguments of one call of graph_save, and the knowledge of the process after the server has carried out the call."""
+    """The arguments of one call of graph_save.
+
+    Attributes:
+        known: The content of the thread that the server has, as far as this process knows.
+        items: The items that the save refers to.
+        fields: The other fields to send, with their values.
+        lists: The lists that the server has after the call.
+    """
 
     def __init__(self, known: KnownThread) -> None:
         self.known = known
@@ -135,7 +158,16 @@ class _Draft:
         self.lists: dict[tuple[str, str], StoredList] = {}
 
     def list_value(self, ns: str, channel: str, entries: list[bytes], letter: bytes) -> bytes:
-        """Add a list, as an extension of the stored list of the channel if it is one, and return its stored form."""
+        """Add the value of a channel that is a list, and return its stored form.
+
+        If the list extends the stored list of the channel, only the new entries are sent.
+
+        Args:
+            ns: The checkpoint namespace.
+            channel: The channel.
+            entries: All entries of the list.
+            letter: The first byte of the stored form: l for a list, d for a snapshot of a delta channel.
+        """
         stored = self.known.lists.get((ns, channel))
         if stored and stored.chunks < _MOST_CHUNKS and list(stored.entries) == entries[: len(stored.entries)]:
             log, chunks, new = stored.log, stored.chunks, entries[len(stored.entries) :]
@@ -148,13 +180,13 @@ class _Draft:
         return letter + log + b"%d" % chunks
 
     def pack_items(self, *, encrypted: bool) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-        """Return the fields to send with their values, and the fields that are items.
+        """Return the fields to send with their values, and the fields of the items among them.
 
-        Remember that the server knows these items.
+        From now on these items count as known to the server.
 
         Args:
-            encrypted: True if the contents are encrypted. Then no item is compressed against another one: the server may have
-                the other one with another encrypted content.
+            encrypted: True if the contents are encrypted. Then no item is compressed against another item, because the content
+                that the server has of the other item may be encrypted differently.
         """
         # LangGraph saves the writes of a task and the next checkpoint in threads, at the same time. The second one waits here, so
         # that it is compressed against the items of the first.
@@ -166,8 +198,8 @@ class _Draft:
                 content = self.items.contents[field]()
                 packed = pack(content) if encrypted else pack_item(content, self.known.recent)
                 items.append((field, packed))
-                # An item is compressed against the first one, and its second form against it. So a chain has at most three items.
-                # Another process may have stored one of them against yet another one: then the chain is longer.
+                # An item is compressed against the first item of the thread, and a later version of it against the item. So a chain
+                # has at most three items, unless another process has compressed one of them against yet another item.
                 if not base_field(packed) or (self.known.recent and base_field(packed) == self.known.recent[0][0]):
                     self.known.add_recent(field, content)
         return [*items, *self.fields.items()], new
@@ -177,11 +209,11 @@ def save_checkpoint(place: Place, threads: KnownThreads, values: Values, saved: 
     """Save a checkpoint.
 
     Raises:
-        TakenOver: The run of the graph belongs to another worker now.
+        TakenOver: If the run of the graph belongs to another worker now.
     """
     ns, checkpoint = saved.ns, saved.checkpoint
     id, versions = checkpoint["id"], {name: pack_version(v) for name, v in checkpoint["channel_versions"].items()}
-    name_parts(place.thread, ns, id, saved.parent, *versions, *saved.new_versions)
+    check_names(place.thread, ns, id, saved.parent, *versions, *saved.new_versions)
     body = _body(values, checkpoint, saved.metadata)
     run = str(saved.metadata.get("run_id") or "")
     shorten, whole = True, False
@@ -219,9 +251,9 @@ def save_writes(place: Place, threads: KnownThreads, values: Values, saved: Writ
     """Save the writes of a task. Regular writes that are saved already stay as they are, special writes are replaced.
 
     Raises:
-        TakenOver: The run of the graph belongs to another worker now.
+        TakenOver: If the run of the graph belongs to another worker now.
     """
-    name_parts(place.thread, saved.ns, saved.checkpoint_id, saved.task_id, *(channel for channel, _ in saved.writes))
+    check_names(place.thread, saved.ns, saved.checkpoint_id, saved.task_id, *(channel for channel, _ in saved.writes))
     shorten = True
     for attempt in range(_TRIES):
         known = threads.of(place.thread)
@@ -242,7 +274,7 @@ def save_writes(place: Place, threads: KnownThreads, values: Values, saved: Writ
 
 
 def pack_path(path: str) -> str:
-    """Return the path of a task in its stored form. Most paths begin with the same text, which becomes the character 1."""
+    """Return the path of a task in its stored form. Most paths begin with the same text, which is replaced by the byte 1."""
     if path.startswith(_PULL):
         return "\1" + path.removeprefix(_PULL)
     return "\2" + path if path[:1] in ("\1", "\2") else path
@@ -256,7 +288,10 @@ def unpack_path(stored: str) -> str:
 
 
 def _pack_refs(refs: Mapping[str, bytes]) -> bytes:
-    """Return the references as the script expects them: channels of the same version follow each other, with one version."""
+    """Return the references in the form that the script expects.
+
+    They are sorted by version, and channels of the same version name the version once.
+    """
     parts, before = [], b""
     for channel, version in sorted(refs.items(), key=lambda ref: ref[1]):
         parts.append(channel.encode() + (b"" if version == before else b"\0" + version))
@@ -267,14 +302,18 @@ def _pack_refs(refs: Mapping[str, bytes]) -> bytes:
 def short_id(id: str) -> str:
     """Return a short form of a checkpoint's id. The server understands the short form if the checkpoint is the newest one.
 
-    The ids of LangGraph are UUIDs of version 6. The characters of the short form tell the time in steps of 100 ns. Any other id
-    stays as it is, because its characters may be the same in another id.
+    The ids of LangGraph are UUIDs of version 6, which begin with a time. The short form consists of the nine characters that hold
+    the lowest part of the time, in steps of 100 ns. Any other id is returned unchanged, because the same characters may be in
+    another id.
     """
     return "=" + id[9:18] if _TIMED_ID.fullmatch(id) else id
 
 
 def _packed_id(id: str | bytes) -> bytes:
-    """Return the 16 bytes of a UUID after a NUL character, which no other id contains, and every other id as it is."""
+    """Return the short form of an id: for a UUID a NUL character, which no other id contains, and its 16 bytes.
+
+    Any other id is returned unchanged, as bytes.
+    """
     text = id if isinstance(id, bytes) else id.encode()
     if len(text) == 36 and _UUID.fullmatch(text):
         return b"\0" + bytes.fromhex(text.replace(b"-", b"").decode())
@@ -284,12 +323,13 @@ def _packed_id(id: str | bytes) -> bytes:
 def _send(
     place: Place, known: KnownThread, items: list[tuple[bytes, bytes]], new: list[bytes], *parts: str | bytes
 ) -> Steps[str]:
-    """Send a save. Return an empty text if the server carried it out, otherwise the letter of the field that the server lacks.
+    """Send a save. If the save fails, forget its new items.
 
-    Items count as known while the call is under way, and are forgotten if it fails.
+    Returns:
+        An empty text if the server carried out the save, otherwise the letter of the kind of field that the server lacks.
 
     Raises:
-        TakenOver: The run of the graph belongs to another worker now.
+        TakenOver: If the run of the graph belongs to another worker now.
     """
     mode, ns, id, parent, by, *rest = parts
     head = [place.claim, place.thread, str(place.ttl_ms), mode, ns, *map(_packed_id, (id, parent, by)), *rest]
@@ -332,12 +372,12 @@ def _forget(threads: KnownThreads, thread: str, attempt: int, gap: str) -> None:
 def _add_channels(
     draft: _Draft, values: Values, saved: CheckpointToSave, refs: Mapping[str, bytes], *, whole: bool
 ) -> None:
-    """Add the values of the channels that have a new version.
+    """Add the values of the channels that have a new version to the draft of a save.
 
     If the save names the versions of other channels too, the server checks that it has their values.
 
     Args:
-        draft: The save.
+        draft: The draft of the save.
         values: Encodes the values.
         saved: The checkpoint.
         refs: The versions that the save names.
@@ -365,9 +405,9 @@ def _add_channels(
 
 
 def _drop_stored_items(draft: _Draft, ns: str, channel: str) -> None:
-    """Remove the items from the save that the server already has: the stored part of an extended list refers to them.
+    """Remove those items from the save to which the stored part of an extended list refers.
 
-    The server keeps these items as long as it keeps the list.
+    The server has these items, because it keeps them as long as it keeps the list.
     """
     before, now = draft.known.lists.get((ns, channel)), draft.lists[ns, channel]
     if before is not None and before.log == now.log:
@@ -383,9 +423,9 @@ def _body(values: Values, checkpoint: Checkpoint, metadata: Mapping[str, Any]) -
 
 
 def versions_text(versions: Mapping[str, bytes]) -> bytes:
-    """Return the versions of a checkpoint's channels as one text.
+    """Return the versions of a checkpoint's channels as one text, against which the body is compressed.
 
-    The body contains most versions, and is compressed against this text.
+    The body contains most versions too, so this makes it shorter.
     """
     return b"".join(channel.encode() + version for channel, version in sorted(versions.items()))
 
@@ -395,11 +435,18 @@ def _pack_body(
 ) -> tuple[Dictionary | None, bytes]:
     """Compress the body of a checkpoint against a dictionary of the namespace, which consists of earlier bodies.
 
-    The first body is the first dictionary. Bodies of other steps of a graph differ from it. So after some saves, the bodies so far
-    become the second dictionary.
+    The first body is the first dictionary. The bodies of other steps of the graph differ from it. So after six saves, the collected
+    bodies become the second dictionary.
+
+    Args:
+        draft: The draft of the save, to which a new dictionary is added.
+        dictionary: The dictionary that the server has; None if there is none.
+        body: The body.
+        versions: The text of `versions_text`.
+        plain: True to use no dictionary, for encrypted bodies.
 
     Returns:
-        The dictionary that the process knows if the save succeeds, and the packed body.
+        The dictionary to remember if the save succeeds, and the packed body.
     """
     if plain:  # Encrypted text can't be compressed.
         return None, b"p" + pack(body)

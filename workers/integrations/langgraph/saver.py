@@ -43,7 +43,7 @@ class PlainSaver(BaseCheckpointSaver[str]):
 
     @property
     def _values(self) -> Values:
-        """The values, encoded with the serializer. `with_allowlist` gives a clone of the saver another serializer."""
+        """The encoder of values with the present serializer. `with_allowlist` gives a clone of the saver another serializer."""
         if self._own_values is None or self._own_values.serde is not self.serde:
             self._own_values = Values(self.serde)
         return self._own_values
@@ -152,13 +152,13 @@ class PlainSaver(BaseCheckpointSaver[str]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return the writes of delta channels before a checkpoint, and the last stored value of each."""
+        """Return the writes of delta channels before a checkpoint, and the last stored value of each channel."""
         return self._drive(lambda: self._history(config, channels)) if channels else {}
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return the writes of delta channels before a checkpoint, and the last stored value of each."""
+        """Return the writes of delta channels before a checkpoint, and the last stored value of each channel."""
         return await self._drive_async(lambda: self._history(config, channels)) if channels else {}
 
     # ---- threads
@@ -196,7 +196,7 @@ class PlainSaver(BaseCheckpointSaver[str]):
                 need. "delete" deletes the threads.
 
         Raises:
-            BadOption: The strategy is not known.
+            BadOption: If the strategy is not known.
         """
         self._drive(lambda: self._prune(thread_ids, strategy))
 
@@ -287,7 +287,7 @@ class PlainSaver(BaseCheckpointSaver[str]):
 
 
 def list_of(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
-    """Return the writes as a tuple: LangGraph may pass an iterator of a deque."""
+    """Return writes as a tuple, because LangGraph may pass an iterator, and a plan may be repeated."""
     return tuple(writes)
 
 

@@ -25,7 +25,7 @@ def delete_thread(place: Place) -> Steps[None]:
     """Delete a thread with all its checkpoints, writes and values.
 
     Raises:
-        TakenOver: The run of the graph belongs to another worker now.
+        TakenOver: If the run of the graph belongs to another worker now.
     """
     yield from _delete(place, "thread", [])
 
@@ -34,7 +34,7 @@ def delete_checkpoints(place: Place, names: Sequence[tuple[str, str]]) -> Steps[
     """Delete checkpoints by namespace and id, with their writes and the values that no other checkpoint uses.
 
     Raises:
-        TakenOver: The run of the graph belongs to another worker now.
+        TakenOver: If the run of the graph belongs to another worker now.
     """
     if names:
         yield from _delete(place, "checkpoints", names)
@@ -114,8 +114,8 @@ def copy_thread(source: Place, target: Place) -> Steps[None]:
     the target, the copy starts again.
 
     Raises:
-        TakenOver: The run of the graph belongs to another worker now.
-        BadCall: Other processes deleted content of the target during each try.
+        TakenOver: If the run of the graph belongs to another worker now.
+        BadCall: If other processes deleted content of the target during each try.
     """
     for _ in range(_TRIES):
         if (yield from _try_copy(source, target, os.urandom(LOG))):
@@ -148,10 +148,10 @@ def _try_copy(source: Place, target: Place, copy: bytes) -> Steps[bool]:
         yield from _add_all(target, copy, now)
         if cursor == "0":
             break
-    # An item is stored after the item that it is compressed against. So another process that saves at the same time never finds
-    # an item whose base it could store as compressed against that item.
+    # An item is stored after its base, the item that it is compressed against. Otherwise a process that saves at the same time
+    # could find the item alone, and store its base as compressed against the item.
     yield from _add_all(target, copy, bases_first(compressed))
-    # What a checkpoint refers to was on the server all the time if the checkpoint is still there.
+    # If a checkpoint still exists, the server had all values to which it refers during the whole copy.
     after = yield read(source.keys.at, "ZRANGE", source.index, 0, -1)
     names = sorted(set(before) & set(after))
     if not (yield from _add_all(target, copy, [*((b"", name) for name in names), (mark, b"")])):

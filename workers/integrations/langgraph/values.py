@@ -18,8 +18,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from coordinator.errors import Unreadable
 from workers.integrations.langgraph.packing import DIGEST, unpack_item
 
-INLINE = 40  # bytes of a value that is stored where it is used
-LOG = 8  # bytes of the name of a list's chunks
+INLINE = 40  # the most bytes of a value that is stored in its entry, and not as an item
+LOG = 8  # the number of bytes in the name of a list's chunks
 
 
 class Items:
@@ -29,7 +29,7 @@ class Items:
         self.contents: dict[bytes, Callable[[], bytes]] = {}
 
     def add(self, digest: bytes, content: Callable[[], bytes]) -> None:
-        """Add an item. Its content is made only if it must be sent."""
+        """Add an item. `content` makes its content, and is called only if the item must be sent."""
         self.contents.setdefault(b"i" + digest, content)
 
 
@@ -59,7 +59,12 @@ class Values:
         return self.serde.loads_typed((kind.decode(), data))
 
     def entry(self, value: Any, items: Items) -> bytes:
-        """Return the entry of a value. A value that is not short becomes an item."""
+        """Return the entry of a value: the value itself if it is short, otherwise the digest of an item.
+
+        Args:
+            value: The value.
+            items: The items of the call, to which the item is added.
+        """
         if self._plain is not None:
             kind, data = self._plain.dumps_typed(value)
             digest = blake2b(kind.encode() + b"\0" + data, digest_size=DIGEST, key=self._key).digest()
@@ -86,7 +91,7 @@ class Values:
             parts: The chunks and items that it refers to, by field.
 
         Raises:
-            Unreadable: A chunk or an item is missing.
+            Unreadable: If a chunk or an item is missing.
         """
         texts: dict[bytes, bytes] = {}
         match stored[:1]:
@@ -110,7 +115,7 @@ def is_listed(value: Any) -> bool:
 
 
 def split_entries(text: bytes) -> Iterator[bytes]:
-    """Yield the entries of a row of entries."""
+    """Split a row of entries, and yield each entry."""
     place = 0
     while place < len(text):
         if text[place : place + 1] == b"r":
@@ -125,7 +130,7 @@ def read_list(stored: bytes, parts: Mapping[bytes, bytes]) -> list[bytes]:
     """Return the entries of a list from its stored form and its chunks.
 
     Raises:
-        Unreadable: A chunk is missing.
+        Unreadable: If a chunk is missing.
     """
     log, chunks = list_chunks(stored)
     rows = [parts.get(chunk_field(log, number)) for number in range(chunks)]
@@ -140,7 +145,7 @@ def list_chunks(stored: bytes) -> tuple[bytes, int]:
 
 
 def chunk_field(log: bytes, number: int) -> bytes:
-    """Return the field of a chunk of a list."""
+    """Return the name of the hash field that stores a chunk of a list."""
     return b"l" + log + b"%d" % number
 
 

@@ -27,10 +27,11 @@ class Copies:
 
     def __init__(self, call: AgentCall) -> None:
         self._call = call
-        self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}  # with the original, so that its id is not used again
+        # By the id() of an agent: the agent and its copy. The reference to the agent keeps Python from using its id() again.
+        self._made: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
 
     def of(self, agent: Agent[Any]) -> Agent[Any]:
-        """Return the durable copy of an agent. A copy is returned as it is."""
+        """Return the durable copy of an agent. An agent that is a durable copy itself is returned unchanged."""
         if id(agent) in self._made:
             return self._made[id(agent)][1]
         made = copy.copy(agent)
@@ -54,7 +55,10 @@ class Copies:
 
 
 def _durable_class(base: type[Agent[Any]], call: AgentCall) -> type[Agent[Any]]:
-    """Return a class of agents with durable tools. Other code may clone an agent (Sentry does), and a clone keeps its class."""
+    """Return a subclass of an agent class whose tools are durable.
+
+    A subclass is needed because other code may clone an agent, as Sentry does, and a clone keeps only its class.
+    """
 
     async def get_all_tools(self: Agent[Any], run_context: RunContextWrapper[Any]) -> list[Tool]:
         tools = await base.get_all_tools(self, run_context)  # tools of MCP servers are among them

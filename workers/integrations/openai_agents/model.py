@@ -24,8 +24,8 @@ class AgentCall:
 
     Args:
         run: The run.
-        number: The number of the call, which is the same in every attempt.
-        emits: Whether the events of the models are emitted.
+        number: The name and the number of the call, which are the same in every attempt.
+        emits: True if the events of the models are emitted.
 
     Attributes:
         responses: How many model calls have ended.
@@ -57,7 +57,10 @@ class DurableModel(Model):
         return await self._step(ask)
 
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
-        """Stream a response. The last event has the whole response. A saved response has no other event."""
+        """Stream a response of the model. The last event contains the whole response.
+
+        A response that an earlier attempt has saved is streamed as the last event only.
+        """
         events: asyncio.Queue[TResponseStreamEvent | None] = asyncio.Queue()
 
         async def ask() -> Any:
@@ -114,11 +117,11 @@ class DurableModel(Model):
         raise ModelBehaviorError("the model's stream ended without a completed response")
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        """Return the advice of the model."""
+        """Return the advice of the inner model on whether a failed request should be retried."""
         return self._inner.get_retry_advice(request)
 
     async def close(self) -> None:
-        """Close the model."""
+        """Close the inner model."""
         await self._inner.close()
 
 

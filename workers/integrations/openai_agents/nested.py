@@ -30,7 +30,7 @@ class NestedRunner(AgentRunner):
         self._inner, self._prepare = inner, prepare
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResult:
-        """Run an agent."""
+        """Run an agent, and return its result. An agent inside a tool is made durable first."""
         with self._prepared(starting_agent, options) as agent:
             return await self._inner.run(agent, input, **options)
 
@@ -39,7 +39,7 @@ class NestedRunner(AgentRunner):
         return self._inner.run_sync(starting_agent, input, **options)
 
     def run_streamed(self, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResultStreaming:
-        """Start a streamed run of an agent."""
+        """Start a streamed run of an agent, and return its result. An agent inside a tool is made durable first."""
         with self._prepared(starting_agent, options) as agent:
             return self._inner.run_streamed(agent, input, **options)
 
@@ -69,7 +69,11 @@ def nested_runs_are_durable() -> bool:
 
 @contextmanager
 def nested_call(call: AgentCall) -> Iterator[None]:
-    """Make the agent that runs while the context is open durable. Its phases have the number of this call in their names."""
+    """Make the nested agent that runs while the context is open durable.
+
+    Args:
+        call: The call of the nested agent. The names of its phases contain the number of this call.
+    """
     token = _nested.set(call)
     try:
         yield

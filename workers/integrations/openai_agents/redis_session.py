@@ -48,8 +48,8 @@ class RedisSession(SessionABC):
         session_settings: Settings of the SDK, such as the number of items that an agent gets.
 
     Raises:
-        BadName: The id is empty, or has more than 500 bytes.
-        BadOption: The URL, the ttl or the timeout is not valid.
+        BadName: If the id is empty, or has more than 500 bytes.
+        BadOption: If the URL, the ttl or the timeout is not valid.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RedisSession(SessionABC):
             limit: How many of the last items are returned. By default the number in the settings of the session, otherwise all.
 
         Raises:
-            Unreadable: A stored item is damaged, or was written with a codec that this process does not have.
+            Unreadable: If a stored item is damaged, or was written with a codec that this process does not have.
         """
         self._check_open()
         wanted = self.session_settings.limit if limit is None and self.session_settings else limit
@@ -93,8 +93,8 @@ class RedisSession(SessionABC):
         """Append items.
 
         Raises:
-            NotPlain: An item is not plain data.
-            TooLarge: An item has more than 8 MiB.
+            NotPlain: If an item is not plain data.
+            TooLarge: If an item has more than 8 MiB.
         """
         await self.add_once(items, _random_operation())
 
@@ -214,7 +214,7 @@ class _Shared(Connections):
 
 
 def operation_of(*parts: str) -> str:
-    """Return an operation id that is the same for the same texts."""
+    """Return an operation id made from texts. Equal texts give equal ids."""
     return blake2s("\0".join(parts).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -35,7 +35,7 @@ class DurableRunner:
         run_config: RunConfig | None = None,
         **options: Any,
     ) -> RunResult:
-        """Run an agent inside a handler. Outside of a handler do the same as `Runner.run`.
+        """Run an agent inside a handler, and return its result. Outside of a handler, do the same as `Runner.run`.
 
         A resumed run gets the saved responses and outputs, so it repeats only the calls that were under way when the process ended.
         Tools of one response run at the same time. Agents to which the agent hands off are durable too.
@@ -46,7 +46,7 @@ class DurableRunner:
             emit_events: True to stream the responses, and to emit their events with `run.emit`.
             receive_approvals: True to wait for the approval of a tool call with a signal on the topic `approval.<call id>`. False
                 to return a result with `interruptions`.
-            session: The session. Its changes are made once. See `RunSession` for a session that is part of the run.
+            session: The session. Each change of it is made once. See `RunSession` for a session that is part of the run.
             run_config: The configuration, as for `Runner.run`.
             **options: Options of `Runner.run`: context, max_turns, hooks, error_handlers, previous_response_id, conversation_id.
 
@@ -81,7 +81,9 @@ class DurableRunner:
         run_config: RunConfig | None = None,
         **options: Any,
     ) -> RunResultStreaming:
-        """Run an agent inside a handler, and stream its events to the handler. Otherwise do the same as `Runner.run_streamed`.
+        """Run an agent inside a handler, and stream its events to the handler.
+
+        Outside of a handler, do the same as `Runner.run_streamed`.
 
         Read `stream_events()` of the result to its end: the run works while its events are read, and a stop of the run is raised
         there. A resumed run gets each saved response as one completed event, without its deltas.

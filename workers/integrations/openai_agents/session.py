@@ -36,7 +36,11 @@ class RunSession:
         self.session_id, self.session_settings = _run().id, session_settings
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """Return the items, or the last ones of them."""
+        """Return the items, the oldest first.
+
+        Args:
+            limit: How many of the last items are returned. By default the number in the settings of the session, otherwise all.
+        """
         run = _run()
 
         async def count() -> int:
@@ -48,7 +52,7 @@ class RunSession:
         return [dict(item) for item in run.messages[start:length]]  # type: ignore[misc]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Append items."""
+        """Append items to the messages of the run."""
         run = _run()
 
         async def add() -> None:
@@ -89,7 +93,7 @@ class DurableSession:
     Args:
         inner: The session.
         run: The run.
-        call: The number of the call of the runner.
+        call: The number of the runner's call, as in `AgentCall`.
     """
 
     def __init__(self, inner: Session, run: AsyncRun[Any], call: str) -> None:
@@ -100,11 +104,11 @@ class DurableSession:
         return await call_step(self._run, f"session {self._call} {name}", body)
 
     def _operation(self, content: Any = None) -> str:
-        """Return an operation id for the current phase. A run that starts again with other items gets another id."""
+        """Return an operation id for the current phase and its content. If a run starts again with other items, the id differs."""
         return operation_of(self._run.id, current_phase.get(), json.dumps(content, sort_keys=True, default=repr))
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """Return the items, or the last ones of them, as they were when the run first asked for them."""
+        """Return the items, or the last `limit` of them, as they were when the run first asked for them."""
 
         async def get() -> Any:
             return await self._inner.get_items(limit)
@@ -124,7 +128,7 @@ class DurableSession:
             await self._step("add_items", add)
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Remove the last item, and return it."""
+        """Remove the last item, and return it. Return None if there is none."""
 
         async def pop() -> Any:
             if isinstance(self._inner, RedisSession):

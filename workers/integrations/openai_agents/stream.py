@@ -18,8 +18,8 @@ Continue = Callable[[RunState[Any, Any]], RunResultStreaming]
 class DurableStream(RunResultStreaming):
     """A result of `Runner.run_streamed` whose events continue after the approval of a tool call.
 
-    The SDK ends the events if a tool call needs an approval, and makes a new result for the continued agent. This result then
-    shares the attributes of the new one, so that the handler needs no other object.
+    The SDK ends the events if a tool call needs an approval, and makes a new result for the continued agent. This object then takes
+    over the attributes of the new result, so that the handler keeps using one object.
     """
 
     _durable: tuple[AsyncRun[Any], Continue]
@@ -28,7 +28,7 @@ class DurableStream(RunResultStreaming):
 
     @classmethod
     def of(cls, result: RunResultStreaming, run: AsyncRun[Any], resume: Continue) -> DurableStream:
-        """Make a result of the SDK durable. Call it before the events are read.
+        """Turn a result of the SDK into a DurableStream, and return it. Call this before the events are read.
 
         Args:
             result: The result.
@@ -42,7 +42,7 @@ class DurableStream(RunResultStreaming):
         return result
 
     async def stream_events(self) -> AsyncIterator[StreamEvent]:
-        """Stream the events of the agent, and wait for signals where it needs approvals. Then stream its further events.
+        """Stream the events of the agent. Where the agent needs approvals, wait for their signals, and then continue the stream.
 
         Raises:
             Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
@@ -65,9 +65,9 @@ class DurableStream(RunResultStreaming):
 
 
 def _take_stream(result: RunResultStreaming) -> Callable[[], AsyncIterator[StreamEvent]]:
-    """Return the function that streams the events of a result of the SDK, and remove it from the object if it is there.
+    """Return the function that streams the events of a result of the SDK, and remove it from the attributes of the object.
 
-    Sentry stores its own function in the object. It would be called instead of the method of DurableStream.
+    Sentry stores its own function in such an attribute, which would hide the method of DurableStream.
     """
     stream = result.stream_events
     result.__dict__.pop("stream_events", None)

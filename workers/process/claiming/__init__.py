@@ -1,1 +1,1 @@
-"""Claim runs: how many the slots allow, from which partition, and which of them start."""
+"""Claim runs for the free slots of a worker process, and start the claimed runs."""

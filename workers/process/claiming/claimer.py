@@ -2,10 +2,10 @@
 
 While the process has free slots, a claimer asks the server for runs. If no run is waiting, the claimer listens to bells.
 
-An idle process saves a trip: its next claim waits at the server, behind the bell, and takes the first run as soon as the bell
-rings. Such a claim asks for one run only. If the machine is lost and the server does not notice, the waiting claim still takes a
-run, which then has to wait for the end of the lease and gets a strike. Suspects are therefore never taken in this way: after a bell
-has ended a waiting claim, another claim that does not wait asks for suspects.
+An idle process saves a round trip: it sends the wait for the bell and its next claim together. The server carries out the claim as
+soon as the bell rings. Such a waiting claim asks for one run only. If the machine is lost and the server does not notice, the
+waiting claim still takes a run, which then has to wait for the end of the lease and gets a strike. A waiting claim therefore never
+takes a suspect: after a bell has ended a waiting claim, another claim that does not wait asks for suspects.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from workers.liveness.lease import Lease
 from workers.process.claiming.slots import SlotTable
 
 logger = logging.getLogger(__name__)
-ROUND = 12.0  # the longest wait for a bell; a wait on a master that was cut off and replaced ends after this time
-INBOX_ROUND = 30.0  # the longest wait for a message; heartbeats bring the same requests
-SILENT_ROUNDS = 5  # rounds without a bell after which a claim does not wait, in case a bell was lost
-CLAIM_SECONDS = 5.0
-MOST = 200  # runs of one claim
+ROUND = 12.0  # seconds of the longest wait for a bell; a wait on a master that was cut off and replaced ends after this time
+INBOX_ROUND = 30.0  # seconds of the longest wait for a message; heartbeats bring the same requests
+SILENT_ROUNDS = 5  # waits without a bell after which a claim does not wait, in case a bell was lost
+CLAIM_SECONDS = 5.0  # the longest wait for the answer to a claim
+MOST = 200  # the largest number of runs in one claim
 LEFT_SECONDS = 0.1  # an outdated worker that left runs to newer workers asks again after this time
 
 
@@ -57,7 +57,7 @@ class ClaimerHost(Protocol):
         ...
 
     def compare(self, lease: Lease) -> None:
-        """Compare the runs held here with the runs owned on the server, with a heartbeat that is sent now."""
+        """Send a heartbeat now that compares the runs that this process holds with the runs that it owns on the server."""
         ...
 
 
@@ -71,7 +71,7 @@ class Claimer:
         clock: The time source.
         partition: The number of the partition.
         host: The worker, whose methods the claimer calls.
-        only: Whether there is no other partition that needs the free slots. A claim may wait at the server only then.
+        only: True if no other partition needs the free slots. Only then may a claim wait at the server.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class Claimer:
     def _can_wait_there(self) -> bool:
         """Return True if the next claim may wait at the server.
 
-        That is allowed only while the process holds no run, because a waiting claim could not be repeated when the process becomes
-        empty, and only in a namespace in which claims do not wait for replicas.
+        This is allowed only while the process holds no run: when a process becomes empty, it must claim again at once, to take
+        suspects. It is also allowed only in a namespace in which claims do not wait for replicas.
         """
         idle = not self._slots.held and self._ringing is None and bool(self._host.routes())
         return self._may_wait_there and idle and not self._host.outdated and not self._lease().keys.at.replicas
@@ -233,9 +233,8 @@ class Claimer:
 
     def _bells(self, lease: Lease, routes: Sequence[str]) -> list[str]:
         bells = [lease.keys.bell(route) for route in routes]
-        if (
-            not self._slots.held
-        ):  # otherwise this process would take a token of the bell for which an empty process waits
+        # Only an empty process may take suspects. Another process would take a token from the bell for which an empty one waits.
+        if not self._slots.held:
             bells += [lease.keys.suspect_bell(route) for route in routes]
         return bells
 
@@ -250,7 +249,7 @@ class Claimer:
 
 
 class _Recalled(Exception):
-    """The exception that ends a claim which the worker itself has cancelled. It is not an error."""
+    """The exception that ends a claim after the worker itself has cancelled it. It is not an error."""
 
 
 def _is_cancelled() -> bool:
@@ -266,8 +265,8 @@ class Inbox:
     Args:
         address: The server.
         clock: The time source.
-        lease: Returns the current lease.
-        receive: Is called with each message.
+        lease: A function that returns the current lease.
+        receive: A function that is called with each message.
     """
 
     def __init__(
@@ -276,7 +275,7 @@ class Inbox:
         self._bell, self._clock, self._lease, self._receive = AsyncBell(address), clock, lease, receive
 
     async def run(self) -> None:
-        """Receive messages until cancelled."""
+        """Receive messages until this task is cancelled."""
         while True:
             try:
                 lease = self._lease()

@@ -70,21 +70,21 @@ class Intake:
         Args:
             partition: The number of the partition.
             joined: The task that joins the partition.
-            only: Whether this is the only partition of the namespace.
+            only: True if this is the only partition of the namespace.
         """
         await joined
         address = self._options.settings.address
         claimer = Claimer(address, self._wire, self._slots, self._clock, partition, self, only=only)
         inbox = Inbox(address, self._clock, lambda: self.lease(partition), self._results.receive)
         self.claimers.append(claimer)
-        # The claimer and the inbox are closed in any case. Otherwise they would later take the token of a bell.
+        # The claimer and the inbox are closed in any case. Otherwise they would take tokens of bells that other workers need.
         async with AsyncExitStack() as stack:
             stack.push_async_callback(inbox.close)
             stack.push_async_callback(claimer.close)
             await asyncio.gather(claimer.run(), inbox.run())
 
     def set_outdated(self, outdated: bool) -> None:
-        """Set whether the fleet has newer code than this process. See Worker.outdated."""
+        """Set whether the fleet has newer code than this process. If so, cancel claims that wait at the server."""
         self._outdated = outdated
         if outdated:
             for claimer in self.claimers:
@@ -124,7 +124,7 @@ class Intake:
         self._membership.lose(lease)
 
     def compare(self, lease: Lease) -> None:
-        """Send a heartbeat now that compares the runs held here with the runs owned on the server."""
+        """Send a heartbeat now that compares the runs that this process holds with the runs that it owns on the server."""
         self._heartbeat.poke(lease)
 
 

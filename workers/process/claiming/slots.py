@@ -23,8 +23,8 @@ class SlotTable:
 
     Attributes:
         held: The number of runs that the process holds.
-        alone: Whether the process holds a suspect that has not made progress yet.
-        empty: Is set while the process holds no run.
+        alone: True while the process holds a suspect that has not made progress yet.
+        empty: An event that is set while the process holds no run.
     """
 
     def __init__(self, size: int) -> None:
@@ -49,7 +49,7 @@ class SlotTable:
 
     @property
     def claiming(self) -> bool:
-        """Return True if a claim has reserved slots: then a free slot waits for a run, and no run waits for a slot."""
+        """Return True if a claim has reserved slots: then a slot is free, and no run has to wait for one."""
         return self._reserved > 0
 
     async def reserve(self, most: int) -> tuple[int, bool]:
@@ -81,7 +81,11 @@ class SlotTable:
         self._changed.set()
 
     def take(self, *, suspect: bool) -> None:
-        """Record that the process holds another run."""
+        """Record that the process holds another run.
+
+        Args:
+            suspect: True if the run is a suspect. The process then claims nothing until the suspect has made progress or ended.
+        """
         self.held += 1
         self.empty.clear()
         self.alone = self.alone or suspect
@@ -95,8 +99,8 @@ class SlotTable:
         """Record that the process no longer holds a run.
 
         Args:
-            suspect: Whether the run was a suspect.
-            recorded: Whether `handler_ended` has freed its slot before.
+            suspect: True if the run was a suspect.
+            recorded: True if `handler_ended` has freed the slot of the run before.
         """
         self.held -= 1
         self._recording -= recorded

@@ -30,7 +30,7 @@ class DrainResult:
 
     Attributes:
         left_to_recovery: The ids of runs that the worker could not release. The coordinator recovers them.
-        has_left: Whether the server has removed the worker, so that it owns no run.
+        has_left: True if the server has removed the worker, so that it owns no run.
     """
 
     left_to_recovery: list[str]
@@ -47,7 +47,7 @@ class Drain:
         stops: Stops attempts.
         endings: Removes attempts.
         membership: The leases.
-        shutdown: Says how quickly to drain.
+        shutdown: The shutdown of the worker, which may take away the grace of the handlers.
         tasks: Holds background tasks.
     """
 
@@ -91,7 +91,7 @@ class Drain:
         return await self._leave()
 
     async def _stop_claiming(self, claimers: Sequence[Claimer], listening: Sequence[asyncio.Task[Any]]) -> None:
-        """Close the bells and wait for the claims that are under way. Otherwise this worker would claim runs that it releases."""
+        """Stop claiming, and wait for the claims that are under way. Otherwise the worker would claim runs only to release them."""
         for claimer in claimers:
             claimer.draining = True
         await cancel_all(listening)

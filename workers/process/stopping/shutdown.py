@@ -19,7 +19,7 @@ class Shutdown:
         self._requested = asyncio.Event()
         self._without_grace = asyncio.Event()
         self.error: BaseException | None = None  # the reason, if the worker shuts down because of an error
-        # The time until which a draining worker waits for the server; None before the drain.
+        # The monotonic time until which a draining worker waits for the server; None before the drain.
         self.deadline: float | None = None
 
     def is_requested(self) -> bool:
@@ -36,7 +36,7 @@ class Shutdown:
         self._without_grace.set()
 
     def fail(self, error: BaseException | None) -> None:
-        """Ask the worker to drain, and to raise this error when it has drained."""
+        """Ask the worker to drain, and to raise `error` when it has drained."""
         self.error = error
         self._requested.set()
 

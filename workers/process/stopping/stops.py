@@ -23,8 +23,8 @@ from workers.process.stopping.shutdown import Shutdown
 from workers.process.tasks import TaskSet
 
 logger = logging.getLogger(__name__)
-CANCEL_AFTER = 1.0  # a handler may stop at a cut for this long before its task is cancelled
-CANCEL_EVERY = 2.0
+CANCEL_AFTER = 1.0  # seconds that a handler has to stop at a cut before its task is cancelled
+CANCEL_EVERY = 2.0  # seconds between two cancellations of a task
 CLEAN_UP_SECONDS = 5.0  # how long a cancelled handler may take to clean up
 
 
@@ -36,11 +36,12 @@ class Stops:
         clock: The time source.
         table: The attempts of the process.
         endings: Removes attempts.
-        shutdown: Is requested when a handler ignores its kill, so that the supervisor replaces the process.
+        shutdown: The shutdown of the worker, which is requested when a handler does not stop, so that the supervisor replaces the
+            process.
         tasks: Holds background tasks.
-        supervised: Whether a supervisor replaces this process when it has drained.
+        supervised: True if a supervisor replaces this process when it has drained.
         grace: Seconds that a handler without a grace time of its own may take to stop after its run was lost.
-        report_stuck: Is called with the id of a run whose handler does not stop.
+        report_stuck: A function that is called with the id of a run whose handler does not stop.
     """
 
     def __init__(
@@ -71,15 +72,15 @@ class Stops:
             self._tasks.spawn(self.cancel_until_ended(attempt, CANCEL_AFTER))
 
     async def cancel_until_ended(self, attempt: Attempt, after: float, most: float = CLEAN_UP_SECONDS) -> None:
-        """Cancel the task of a handler again and again.
+        """Cancel the task of a handler every two seconds until it has ended.
 
-        Python 3.11 can swallow a cancellation, so the cancellation is repeated, but seldom enough to let the handler clean up.
+        The cancellation is repeated, because Python 3.11 can swallow one. The handler has time to clean up between two of them.
         A plain handler cannot be cancelled. It gets the same time to reach a cut.
 
         Args:
             attempt: The attempt.
             after: Seconds to wait before the first cancellation.
-            most: Seconds after which this method gives up.
+            most: Seconds after which this method returns even if the handler has not ended.
         """
         task = attempt.task
         assert task is not None
@@ -95,7 +96,7 @@ class Stops:
     def kill(self, attempt: Attempt, error: DeadlineExceeded) -> None:
         """Stop an attempt whose deadline has passed. If it has not stopped a second later, cancel its task.
 
-        The run fails with this error.
+        The run fails with `error`.
         """
         logger.warning("run %s is killed: %s", attempt.id, error)
         attempt.request_kill(error)
@@ -171,7 +172,7 @@ class Stops:
         self._lost.discard(attempt.key)
 
     async def watch_doubt(self, interval: float) -> None:
-        """Stop attempts whose lease is in doubt, if their kind has on_lost_lease="stop". Run until cancelled.
+        """Stop attempts whose lease is in doubt, if their kind has on_lost_lease="stop", until this task is cancelled.
 
         An attempt whose handler has ended is not stopped, because then its work would be repeated. The server decides by its token
         whether the outcome counts.
@@ -185,7 +186,5 @@ class Stops:
                 continue
             for attempt in self._table.all():
                 stops = attempt.handler.on_lost_lease == "stop" and not attempt.decided
-                if (
-                    stops and attempt.lease.in_doubt and not attempt.lost
-                ):  # only once, because each call cancels the handler
-                    attempt.lose()
+                if stops and attempt.lease.in_doubt and not attempt.lost:
+                    attempt.lose()  # only once, because each call cancels the handler
