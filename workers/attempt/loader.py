@@ -188,7 +188,12 @@ class Loader:
 
 async def _may_carry_events(attempt: Attempt) -> bool:
     emitter = attempt.emitter
-    return emitter is None or emitter.trusts(attempt) or await emitter.is_known(attempt)
+    if emitter is None:
+        return True
+    if not emitter.trusts(attempt) and not await emitter.is_known(attempt):
+        return False
+    await emitter.send_ahead(attempt)
+    return True
 
 
 class _RepeatedLoad:

@@ -157,15 +157,20 @@ class Recorder:
             logger.warning("last messages of run %s are not kept: %s", attempt.id, error)
 
     async def _check_output(self, attempt: Attempt) -> None:
-        """Drop the events that are not stored yet, if a live process runs an older version that does not know outputs.
+        """Send the events that are not stored yet, but for the last ones, which the request with the outcome carries.
+
+        Drop them if a live process runs an older version that does not know outputs.
 
         Raises:
             Unreachable: If the server has not answered when the worker cannot wait any longer.
         """
         outbox, emitter = attempt.outbox, attempt.emitter
-        if outbox is None or emitter is None or not outbox.waiting or emitter.trusts(attempt):
+        if outbox is None or emitter is None or not outbox.waiting:
             return
-        if not await emitter.is_known(attempt, lambda: attempt.lost or self.give_up()):
+        known = emitter.trusts(attempt) or await emitter.is_known(attempt, lambda: attempt.lost or self.give_up())
+        if known:
+            await emitter.send_ahead(attempt)
+        else:
             outbox.close()
 
     async def _send_last_spend(self, attempt: Attempt, outcome: Outcome) -> None:

@@ -215,7 +215,8 @@ class Saver:
         progress: The run's progress counter after the last save.
         on_progress: The function that is called when the progress counter has grown.
         on_fenced: The function that is called when the server refuses a save because the run belongs to another owner.
-        may_carry_events: Returns False while a save must not carry events, because a live process does not know outputs.
+        may_carry_events: Returns False while a save must not carry events, because a live process does not know outputs. It
+            sends most events first if there are many.
         has_unstored_spending: Returns True while the server does not have the total that the attempt has spent. The sender of a
             single save stores the total first, so such a save is not sent with a batch.
         closed: True if the saver is closed.
@@ -407,10 +408,10 @@ class Saver:
     async def _save(self, number: int, cut: Cut) -> str:
         note, begun = self.note, self._clock.monotonic()
         changes = self._changes_in(cut)
-        delta, output = self._add_output(changes, cut)
+        delta, output = changes, None  # events that the save does not carry stay in the outbox
         try:
-            if output is not None and not await self.may_carry_events():
-                delta, output = changes, None  # the events stay in the outbox
+            if self._has_output(cut) and await self.may_carry_events():
+                delta, output = self._add_output(changes, cut)
             word, progress = await self._send(delta)
         except CoordinatorError as error:
             _log_failure(error)
@@ -434,6 +435,10 @@ class Saver:
             self._acknowledged(number, progress)
         elif word not in ("fenced", "gap"):
             logger.error("checkpoint refused by the server: %s", word)
+
+    def _has_output(self, cut: Cut) -> bool:
+        """Return True if a save of the cut has to carry events, or the number of the last event that it covers."""
+        return self.outbox is not None and self.outbox.has_news(cut.emitted)
 
     def _add_output(self, delta: Delta, cut: Cut) -> tuple[Delta, Output | None]:
         """Return the changes of a cut together with the events that the server may not have yet, and these events.
@@ -517,8 +522,7 @@ class Saver:
         The changes are the newest cut, if it is not saved yet, the given messages after that cut, and events that the server
         may not have yet.
         """
-        waiting = self.outbox is not None and self.outbox.take(self._newest.emitted) is not None
-        if self._saved == self.offered and not unfinished and not waiting:
+        if self._saved == self.offered and not unfinished and not self._has_output(self._newest):
             return b""
         delta = self._deltas.of(self._newest, packed_note(self.note) if self.note else b"", unfinished)
         return self._add_output(delta, self._newest)[0].wire()

@@ -3731,6 +3731,20 @@ MUTANTS = [
         "tests/unit/attempt/test_emitter.py::test_partition_that_does_not_answer_delays_no_events_of_the_others",
     ),
     Mutant(
+        "a save carries all events of a burst",
+        "workers/attempt/loader.py",
+        "    await emitter.send_ahead(attempt)\n",
+        "",
+        "tests/integration/worker/test_worker_output.py::test_save_and_outcome_carry_few_events_after_a_burst",
+    ),
+    Mutant(
+        "the request with the outcome carries all events of a burst",
+        "workers/attempt/recorder.py",
+        "            await emitter.send_ahead(attempt)\n",
+        "            pass\n",
+        "tests/integration/worker/test_worker_output.py::test_save_and_outcome_carry_few_events_after_a_burst",
+    ),
+    Mutant(
         "an error that no code expects ends the sending of events",
         "workers/attempt/output/emitter.py",
         "        except Exception:  # without this",
@@ -3761,15 +3775,15 @@ MUTANTS = [
     Mutant(
         "events are stored while a process of an older version lives",
         "workers/attempt/saver.py",
-        "                delta, output = changes, None  # the events stay in the outbox\n",
-        "                pass\n",
+        "            if self._has_output(cut) and await self.may_carry_events():\n",
+        "            if self._has_output(cut):\n",
         "tests/integration/worker/test_output_faults.py::test_events_are_not_stored_while_a_process_of_an_older_version_lives",
     ),
     Mutant(
         "a save forgets the events that it did not carry",
         "workers/attempt/saver.py",
-        "                delta, output = changes, None  # the events stay in the outbox\n",
-        "                delta = changes\n",
+        "        delta, output = changes, None  # events that",
+        "        delta, output = changes, self._add_output(changes, cut)[1]  # events that",
         "tests/integration/worker/test_output_faults.py::test_events_that_no_save_could_carry_are_stored_when_the_process_of_an_"
         "older_version_is_gone",
     ),

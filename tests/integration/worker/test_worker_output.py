@@ -22,11 +22,13 @@ from coordinator import (
     TooLarge,
 )
 from coordinator.client.output import async_feed, feed
+from coordinator.store.plans.attempts import Output
 from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench, performing
 from tests.servers import Server
 from tests.waiting import eventually, next_turn
-from workers import AsyncRun, Registry, Run
+from workers import AsyncRun, Registry, Retry, Run
+from workers.attempt.output.emitter import MOST_EVENTS
 
 
 @pytest.fixture
@@ -270,6 +272,35 @@ async def test_events_that_do_not_fit_the_buffer_are_told_as_a_gap(bench: Bench,
     await reader.end()
     assert reader.items[0] == Gap(reader.items[0].id, 7)
     assert [value[0] for value in reader.values] == [7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("ends", ["completed", "failed"])
+async def test_save_and_outcome_carry_few_events_after_a_burst(
+    bench: Bench, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    runs, count, sizes, write = Registry(), 4_000, list[int](), Output.wire
+
+    def wire(output: Output) -> bytes:
+        sizes.append(len(output.events))
+        return write(output)
+
+    @runs.handler(throttle=0, retry=Retry(limit=0))
+    async def talk(run: AsyncRun) -> None:
+        for number in range(count):
+            run.emit(number)
+        await run.flush()
+        for number in range(count, 2 * count):
+            run.emit(number)
+        if ends == "failed":
+            raise ValueError("as asked")
+
+    monkeypatch.setattr(Output, "wire", wire)
+    id = await bench.enqueue("talk")
+    bench.worker(runs)
+    await bench.until(id, ends)
+    assert max(sizes) <= MOST_EVENTS, "a larger request would keep the server from answering others"
+    reader = Reader(client, id)
+    assert await reader.end() == list(range(2 * count))
 
 
 async def test_reader_raises_if_nothing_comes_in_time(bench: Bench, client: AsyncClient) -> None:

@@ -175,6 +175,21 @@ class Emitter:
             outbox.close()
         return not outbox.waiting
 
+    async def send_ahead(self, attempt: Attempt) -> None:
+        """Send events of an attempt until few are left, which its save or its outcome then carries.
+
+        The server answers no other request while it stores the events of one. If a request fails, the save or the outcome carries
+        all events.
+        """
+        outbox = attempt.outbox
+        assert outbox is not None
+        for _ in range(len(outbox) // MOST_EVENTS):  # a handler that emits meanwhile does not make this longer
+            output = outbox.take(most=MOST_EVENTS)
+            answers = None if output is None else await self._ask([(attempt, output)])
+            if output is None or answers is None:
+                return
+            self._take_answer(attempt, output, answers[0])
+
     async def is_known(self, attempt: Attempt, give_up: Callable[[], bool] = lambda: True) -> bool:
         """Return False if a live process of the partition runs an older version that does not know outputs. Log this process once.
 

@@ -60,7 +60,11 @@ class Outbox:
     @property
     def waiting(self) -> bool:
         """Return True if there are events that the server may not have stored."""
-        return bool(self._events) and not self.closed
+        return self.has_news()
+
+    def __len__(self) -> int:
+        """Return the number of events that the server may not have stored."""
+        return len(self._events)
 
     def add(self, letter: bytes, data: bytes) -> int:
         """Add an event, and return its number. Any thread may call this.
@@ -89,6 +93,10 @@ class Outbox:
         self._unsent.add(-size)
         return size
 
+    def has_news(self, settled: int = 0) -> bool:
+        """Return True if `take` with this settled position returns something to send."""
+        return not self.closed and (bool(self._events) or settled > self.settled)
+
     def take(self, settled: int = 0, most: int | None = None) -> Output | None:
         """Return the events that the server may not have stored, without removing them; None if there is nothing to send.
 
@@ -97,7 +105,7 @@ class Outbox:
             most: The largest number of events; None for all.
         """
         with self._lock:
-            if self.closed or not (self._events or settled > self.settled):
+            if not self.has_news(settled):
                 return None
             first = self.position - len(self._events) + 1
             events = tuple(self._events if most is None else islice(self._events, most))
