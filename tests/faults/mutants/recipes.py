@@ -3069,7 +3069,7 @@ MUTANTS = [
     Mutant(
         "a revive ignores the name of an effect that the run does not have",
         LUA + "runs/revive.lua",
-        "if not found.err and not found[1] and not found[2] then return { 'unknown', item(i) } end",
+        "if not found.err and not begun and not done then return { 'unknown', item(i) } end",
         "",
         "tests/lua/attempts/test_effects.py"
         "::test_revive_that_names_an_effect_that_the_run_does_not_have_changes_nothing",

@@ -50,7 +50,8 @@ end
 if items > 0 and (redis.call('EXISTS', effects_key(id)) == 1 or not knows_effects(run.beside)) then
   for i = 1, items do
     local found = redis.pcall('HMGET', effects_key(id), 'begun:' .. item(i), 'done:' .. item(i))
-    if not found.err and not found[1] and not found[2] then return { 'unknown', item(i) } end
+    local begun, done = unpack(found)
+    if not found.err and not begun and not done then return { 'unknown', item(i) } end
   end
 end
 
