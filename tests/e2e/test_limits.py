@@ -74,6 +74,23 @@ def test_rate_is_kept_in_every_window_while_processes_are_killed(stage: Stage, c
     wait_until(lambda: client.rates()[0].waiting == 0, "no call waits", timeout=30)
 
 
+def test_place_of_a_killed_process_comes_back_long_before_its_lease_ends(stage: Stage, client: Client) -> None:
+    client.set_rate("gpu", at_once=1)
+    stage.coordinator()
+    lease = 60.0
+    holding = fleet(stage, 1, lease)
+    first = client.enqueue("hold", {"gate": "open"})
+    wait_until(lambda: stage.events("enter"), "the first call has the place", timeout=60)
+    fleet(stage, 1, lease)
+    second = client.enqueue("hold", {"gate": "open"})
+    wait_until(lambda: client.rates()[0].waiting == 1, "the second call waits", timeout=60)
+    for pid in children(holding.pid):
+        kill(pid)
+    wait_until(lambda: len(stage.events("enter")) == 2, "the place of the killed process is free", timeout=lease / 2)
+    (stage.directory / f"{stage.journal.name}.open").touch()
+    assert [handle.wait(60) for handle in (first, second)] == [Status.COMPLETED] * 2
+
+
 def test_place_of_a_lost_host_comes_back_and_the_next_call_gets_it(stage: Stage, client: Client) -> None:
     client.set_rate("gpu", at_once=1)
     stage.coordinator()
