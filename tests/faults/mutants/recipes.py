@@ -723,7 +723,7 @@ MUTANTS = [
     ),
     Mutant(
         "after an unconfirmed save, the state counts as saved",
-        "workers/attempt/saver.py",
+        "workers/attempt/deltas.py",
         "whole or self._unsure or cut.state",
         "whole or cut.state",
         "tests/unit/attempt/test_saver.py::test_unchanged_state_is_sent_again_after_an_unconfirmed_save",
@@ -751,7 +751,7 @@ MUTANTS = [
     ),
     Mutant(
         "a save does not drop phases of a save that was not acknowledged",
-        "workers/attempt/saver.py",
+        "workers/attempt/deltas.py",
         "data is None and (name in self._names or name in self._sent_names)",
         "data is None and name in self._names",
         "tests/unit/handlers/test_phase_table.py::test_saves_carry_what_a_comparison_of_whole_cuts_would_carry",
@@ -2251,7 +2251,7 @@ MUTANTS = [
     ),
     Mutant(
         "each save sends the whole transcript",
-        "workers/attempt/saver.py",
+        "workers/attempt/deltas.py",
         "base = 0 if whole or generation != self._generation else self._base\n",
         "base = 0\n",
         "tests/integration/saves/test_saves_growth.py::test_size_of_a_save_does_not_grow_with_the_transcript",
@@ -2259,7 +2259,7 @@ MUTANTS = [
     ),
     Mutant(
         "each save sends an unchanged state",
-        "workers/attempt/saver.py",
+        "workers/attempt/deltas.py",
         "state = cut.state if whole or self._unsure or cut.state != self._state else None",
         "state = cut.state",
         "tests/integration/saves/test_saves_growth.py::test_size_of_a_save_does_not_grow_with_the_transcript",

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from coordinator.encoding.checkpoint_head import NO_CHECKPOINT
-from workers.attempt.saver import Deltas
+from workers.attempt.deltas import Deltas
 from workers.handlers.checkpoint.draft import Cut, Draft
 from workers.handlers.checkpoint.phase_table import SHORTEST_LOG, PhaseSnapshot, PhaseTable
 
