@@ -103,7 +103,7 @@ class Full(Refused):
 
 
 class NotConfigured(Refused):
-    """The server or the namespace has settings that do not fit. The message names the command that fixes them."""
+    """The server, the namespace or a live process is not set up for the call. The message says how to fix this."""
 
 
 class ServerFull(Refused):

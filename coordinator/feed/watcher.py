@@ -33,7 +33,7 @@ class Watcher:
 
     Attributes:
         board: The board.
-        version: Grows with each change of the board.
+        version: The version of the board. It grows with each change.
     """
 
     def __init__(self, client: AsyncClient, clock: Clock | None = None, linger: float = 0.0) -> None:

@@ -61,9 +61,9 @@ class Counters:
     """The counters of a run. The server stores them in this order in one field.
 
     Attributes:
-        life: Grows with each revive.
+        life: The life of the run. It grows with each revive.
         attempt: Number of attempts, over all lives.
-        epoch: Grows with each new owner and each loss of an owner; it is part of the owner's token.
+        epoch: The epoch of the run. It grows with each new owner and each loss of an owner, and is part of the owner's token.
         releases: Times that a stopping worker released the run.
         recoveries: Times that the run lost its worker, in this life.
         strikes: Losses without progress since the last progress.
@@ -125,7 +125,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """The place of a queued run in the line of its group. The run waits there until its group has a free place.
+    """The position of a queued run in the line of its group. The run waits there until its group has a free place.
 
     Attributes:
         before: The number of runs that are ahead of it in the line.

@@ -107,7 +107,7 @@ class Coordinator:
 
         Raises:
             Unreachable: The server could not be reached within the timeout of the settings.
-            NotConfigured: The server's settings do not fit.
+            NotConfigured: The server or the namespace can't be used with its settings. The message says how to fix this.
         """
         wire = AsyncWire(self._settings.address, self._settings.timeout)
         bell = AsyncBell(self._settings.address)
@@ -124,7 +124,7 @@ class Coordinator:
 
         Raises:
             Unreachable: The server could not be reached within the timeout of the settings.
-            NotConfigured: The server's settings do not fit.
+            NotConfigured: The server or the namespace can't be used with its settings. The message says how to fix this.
         """
         try:
             return await self._try_to_enter(wire, QUIET_SECONDS)
@@ -142,7 +142,7 @@ class Coordinator:
 
         Raises:
             Unreachable: The server has not answered within this number of seconds.
-            NotConfigured: The server's settings do not fit.
+            NotConfigured: The server or the namespace can't be used with its settings. The message says how to fix this.
         """
         until = self._clock.monotonic() + seconds
 

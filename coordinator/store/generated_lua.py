@@ -278,6 +278,9 @@ def names_in(source: str) -> set[str]:
 
 
 def functions_for(body: str) -> list[str]:
-    """Return the source of each Lua function that a script still calls by name after its expressions were expanded."""
+    """Return the source of a Lua function for each `LuaExpression` that an expanded script still calls by its name.
+
+    `expand` does not replace a call that has an argument other than a plain name.
+    """
     names = names_in(body)
     return [one.source for one in expressions().values() if one.name in names]

@@ -296,8 +296,9 @@ class Keys:
     def unreported(self) -> str:
         """Return the key of a list with endings of runs for which no worker reports a span: <id> <life> <attempts> <status> <ms>.
 
-        Script take_endings of a coordinator that reports traces creates and empties it. A script that ends a run in the place of a
-        worker pushes an entry if the list exists. The length is limited, and the key expires after ten minutes.
+        Script take_endings of a coordinator that reports traces creates and empties it. If the list exists, a script of a
+        client, a supervisor or a coordinator that ends a run pushes an entry. The length is limited, and the key expires after ten
+        minutes.
         """
         return f"{self.at}:unreported"
 

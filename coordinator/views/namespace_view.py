@@ -23,7 +23,7 @@ class WorkerView:
         running: Number of runs that the worker owns.
         lease: Seconds without a heartbeat after which the worker counts as lost.
         lease_age: Seconds since the last heartbeat.
-        condemned: Whether a coordinator has declared the worker lost and recovers its runs.
+        condemned: True if the server has marked the worker as lost, and its runs are being taken from it.
         draining: Whether the worker has stopped claiming and releases its runs.
         routes: The routes that the worker listens to, as `queue:kind@schema`.
         memory: Bytes that the process used at its last heartbeat; 0 if unknown.

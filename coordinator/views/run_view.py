@@ -212,7 +212,10 @@ def _read_group(held: Sequence[Any]) -> str | None:
 
 
 def _read_held(reply: Sequence[Any]) -> HeldRun | None:
-    """Return the place of a run in the line of its group; None if it is in no line. "No limit" is shown as MOST_AT_ONCE places."""
+    """Return the position of a run in the line of its group; None if it is in no line.
+
+    A group without a limit is shown with MOST_AT_ONCE places.
+    """
     if not reply:
         return None
     before, taken, limit = int(reply[0]), int(reply[1]), text(reply[2])

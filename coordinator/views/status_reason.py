@@ -13,7 +13,7 @@ from coordinator.views.ending import cancel_reason, death_reason
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """The place of a queued run in its ready queue, and the workers that could take it.
+    """The position of a queued run in its ready queue, and the workers that could take it.
 
     Attributes:
         queue: The queue of the run.
@@ -25,7 +25,7 @@ class QueuePosition:
         saved: True if the run has a checkpoint.
         known: Number of live workers that handle the kind, at any schema.
         group: The group of the run, if it has one.
-        held: The place of the run in the line of its group, if it waits there.
+        held: The position of the run in the line of its group, if it waits there.
     """
 
     queue: str
@@ -53,7 +53,7 @@ def explain_status(
 
     Args:
         view: The run.
-        position: The place of the run in its ready queue, if it is queued.
+        position: The position of the run in its ready queue, if it is queued.
         reason: The reason that a script stored with the run's ending.
         killing: True if the run was killed at a deadline, but its handler has not ended yet.
         failed_loads: How many loads of the checkpoint have failed, while the worker is loading it; None otherwise.
@@ -196,7 +196,7 @@ def explain_child(status: Status, position: QueuePosition, due: datetime | None)
 
     Args:
         status: The status of the child.
-        position: The place of the child in its ready queue, if it is queued.
+        position: The position of the child in its ready queue, if it is queued.
         due: When the child is due, if it is delayed.
     """
     if status is Status.QUEUED:

@@ -428,7 +428,7 @@ class Saver:
     def whole_delta(self, unfinished: bytes = b"") -> bytes:
         """Return the whole encoded checkpoint.
 
-        The recorder sends it if the server answered `gap`, which means that changes alone do not fit.
+        The recorder sends it if the server answered `gap`: the server lacks the checkpoint that the changes are based on.
         """
         self._deltas.send_whole_next()
         return self._add_output(self._deltas.of(self._newest, b"", unfinished), self._newest)[0].wire()

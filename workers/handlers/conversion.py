@@ -46,7 +46,7 @@ class Conversion:
 
         Raises:
             Refused: If the value does not fit the annotation.
-            NotPlain: If pydantic is not installed, or can't convert the value.
+            NotPlain: If pydantic is missing or too old, or can't convert the value.
         """
         return self._dump(self._build(value, Refused))
 
@@ -55,7 +55,7 @@ class Conversion:
 
         Raises:
             Unreadable: If the data does not fit the annotation.
-            NotPlain: If pydantic is not installed.
+            NotPlain: If pydantic is missing or too old.
         """
         return self._build(value, Unreadable)
 
@@ -103,7 +103,7 @@ def to_plain(value: Any, place: str) -> Any:
         place: The name of the value in error messages.
 
     Raises:
-        NotPlain: If pydantic is not installed, or can't convert the value.
+        NotPlain: If pydantic is missing or too old, or can't convert the value.
     """
     return Conversion(type(value), place).to_plain(value) if _is_rich(type(value)) else value
 

@@ -65,8 +65,8 @@ class Policy:
         schema: The version of the checkpoint, 1 to 99. Increase it when the code cannot continue old checkpoints, and add a
             migration.
         grace: How long the handler may take to reach a cut when the worker drains. None for the worker's own grace time.
-        throttle: The shortest time between two saves of a run, except for `flush` and the end of a phase, which are saved
-            immediately.
+        throttle: The shortest time between two saves of a run. A cut that must be saved before the handler continues, as at
+            `flush` or at the end of a phase, is saved immediately.
         on_lost_lease: The reaction of the worker while it cannot renew its lease: "wait" lets the handler continue until it has
             to save, "stop" stops the handler.
         linger: How long a handler that waits stays in the process before its run is suspended. A signal that comes meanwhile
@@ -74,7 +74,7 @@ class Policy:
         topics: The types of the payloads of signals, by topic. Topics that are not named here carry plain data.
         keep_messages: Keep the transcript of a completed run for the run's retention, for `handle.messages()`. By default it is
             deleted when the run completes.
-        budget: The amount that a run may spend, over all its attempts and its children. None for no limit.
+        budget: The amount that a run may spend, over all its attempts and its joined children. None for no limit.
         at_once: How many runs of a group may be ready or running at the same time. Workers publish it when they join. An operator
             may set another limit. None for no limit.
         rate: How many runs of a group may start per unit of time: "10/min". Workers publish it when they join. None for no limit.
@@ -212,7 +212,7 @@ class Handler(Generic[P, T_co]):
 
         Raises:
             Unreadable: If an input does not fit its annotation.
-            NotPlain: If pydantic is needed and not installed.
+            NotPlain: If pydantic is needed, and is missing or too old.
         """
         conversions = self._signature.conversions
         if not conversions:
@@ -243,7 +243,7 @@ class Handler(Generic[P, T_co]):
 
         Raises:
             Refused: If the payload does not fit the type.
-            NotPlain: If pydantic is needed and not installed, or can't convert the payload.
+            NotPlain: If pydantic is needed, and is missing or too old, or can't convert the payload.
         """
         return self._topics[topic].to_plain(payload) if topic in self._topics else payload
 
@@ -252,7 +252,7 @@ class Handler(Generic[P, T_co]):
 
         Raises:
             Unreadable: If the payload does not fit the type.
-            NotPlain: If pydantic is needed and not installed.
+            NotPlain: If pydantic is needed, and is missing or too old.
         """
         return self._topics[topic].from_plain(payload) if topic in self._topics else payload
 

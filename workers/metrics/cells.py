@@ -107,11 +107,11 @@ class Cells:
         self._memory[: _LENGTH.size] = _LENGTH.pack(len(header))  # last: from here on the header can be read
 
     def at(self, metric: Metric, *labels: str) -> int:
-        """Return the position of the first cell of a series that does not belong to a kind."""
+        """Return the position of the first cell of a series that the process has once."""
         return next(one.at for one in self.single if one.metric is metric and one.labels == labels)
 
     def offset(self, metric: Metric, *labels: str) -> int:
-        """Return the position of the first cell of a series that every kind has, counted from the first cell of the kind."""
+        """Return the position of a series among the cells of a kind. Add it to `base[kind]` to get the first cell of the series."""
         return next(one.at for one in self.per_kind if one.metric is metric and one.labels == labels)
 
     def read(self) -> Samples:

@@ -88,7 +88,10 @@ class AttemptTable:
         return list(self._stopping)
 
     def mark_stuck(self, attempt: Attempt) -> None:
-        """Keep an attempt for status displays until its handler stops."""
+        """Show the run of an attempt as stuck in status displays, until its handler stops.
+
+        Call this when the outcome of the attempt is decided, but its handler does not stop.
+        """
         if attempt.task is not None and not attempt.task.done():
             self._stuck[attempt.key] = attempt
             attempt.task.add_done_callback(lambda _: self._stuck.pop(attempt.key, None))

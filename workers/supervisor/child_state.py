@@ -15,13 +15,16 @@ NOBODY = "nobody"  # the value of `blame` of `abandon` if no run gets a strike
 
 
 class ChildState(Enum):
-    """The state of a worker process. The last four states are final and say how the process ended."""
+    """The state of a worker process.
+
+    The last four states say how the process ended. A later report or kill may replace one of them by another (see `TRANSITIONS`).
+    """
 
     STARTING = "starting"  # it imports the handlers, opens their resources and joins
     READY = "ready"  # the server has answered its first claim
     DRAINING = "draining"  # the supervisor asked it to end; its runs have their grace
     HURRYING = "hurrying"  # the supervisor asked it to end without grace
-    LEFT = "left"  # it said that it holds no run any more
+    LEFT = "left"  # it said, or the server found, that it holds no run any more
     UNFINISHED = "unfinished"  # it said that it drained, but may still hold runs
     KILLED = "killed"  # the supervisor killed it
     DIED = "died"  # it ended without a last report: it crashed, was killed, or never began

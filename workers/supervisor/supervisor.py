@@ -1,6 +1,6 @@
-"""The supervisor keeps N worker processes running on one host until it is stopped.
+"""Keep N worker processes running on one host until the supervisor is stopped.
 
-If the supervisor itself dies, its worker processes see their lifeline close, and drain.
+If the supervisor itself dies, the pipe from it to each worker process (the lifeline) closes, and the process drains.
 """
 
 from __future__ import annotations

@@ -160,16 +160,16 @@ class Round:
 class _Attempt:
     """A call of the handler in a thread of its own, so that a test may execute a round inside or outside of an event loop.
 
-    The constructor calls the handler, and returns when the handler has ended or has fallen asleep.
+    The constructor calls the handler, and returns when the handler has ended, or is paused at a cut.
 
     Args:
         handler: The handler.
         values: The inputs of the run.
         run: The run of the attempt.
-        sleep_at: The number of the cut at which the attempt falls asleep.
+        sleep_at: The number of the cut at which the handler is paused; None to pause it nowhere.
 
     Attributes:
-        asleep: True if the attempt has fallen asleep.
+        asleep: True if the handler was paused.
         error: The exception that the handler raised.
     """
 
@@ -194,7 +194,7 @@ class _Attempt:
         return self._value
 
     def wake_up(self) -> None:
-        """Let the sleeping attempt continue to its end. At its next cut it learns that the run belongs to another attempt."""
+        """Let the paused handler continue to its end. At its next cut it learns that the run belongs to another attempt."""
         self._woken.set()
         self._thread.join(ZOMBIE_SECONDS)
 

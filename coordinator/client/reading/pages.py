@@ -89,9 +89,10 @@ class Pager:
     takes: Callable[[RunView], bool]
 
     def page(self, space: Namespace, cursor: Cursor | None) -> Generator[list[Request], Any, Page]:
-        """Return the page after a cursor; None reads the first page. Ended runs are sorted by end, the newest first.
+        """Return the page after a cursor; None reads the first page.
 
-        Other runs come in the order of their index.
+        Ended runs are sorted by the time of their end, newest first. Running runs are sorted by id. Queued, delayed and waiting
+        runs are sorted by their score in the server's sorted sets, lowest first.
 
         Raises:
             BadOption: The cursor belongs to another status.

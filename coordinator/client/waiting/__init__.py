@@ -1,1 +1,1 @@
-"""Wait for the endings of runs: hints from the server, the mailboxes of waiting calls, and when a call asks the server."""
+"""Wait for the endings of runs: read hints from the server, deliver them to waiting calls, and decide when a call asks it."""

@@ -62,8 +62,8 @@ class ChangeRequest:
     """A change that a caller asks for.
 
     Attributes:
-        action: A name of CHANGES, or TREE.
-        ids: The runs to change; empty for all that match the filter.
+        action: The name of the change: a key of CHANGES, or the value of TREE.
+        ids: The ids of the runs to change; empty for all runs that match the filter.
         wanted: The filter; None if ids are given.
         dry_run: True if the runs are only counted, and not changed.
         expected: The number of runs that a dry run has counted. If more runs match now, the request is refused and changes no run.

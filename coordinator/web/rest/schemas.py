@@ -123,7 +123,7 @@ def check(value: Any, schema: Mapping[str, Any], place: str) -> Any:
         place: The name of the value in error messages.
 
     Raises:
-        BadOption: The value does not fit.
+        BadOption: The value does not fit the schema.
     """
     types = schema.get("type")
     if types is not None:

@@ -181,5 +181,5 @@ async def test_read_only_user_of_the_server_is_enough_for_a_page_without_changes
             assert refused.status_code >= 400 or refused.json()["changed"] == 0
             doctor = await web.get("/data/doctor")
             assert (doctor.status_code, doctor.json()["error"]) == (503, "NotConfigured")
-            assert doctor.json()["detail"].endswith("settings that do not fit. The log of the web server says more.")
+            assert doctor.json()["detail"].endswith("not set up for the call. The log of the web server says more.")
         assert (await run.view()).status is Status.QUEUED

@@ -138,8 +138,8 @@ class Checkpoint:
         state: A small dict of plain data.
         updated_at: When the program made the record.
         schema: The version of the program's own data, from 1 to 99.
-        seq: Grows with every save. A store ignores a save with a lower number than the stored one. With 0 the store chooses the
-            number, so that this save is the newest.
+        seq: The number of the save. It grows with every save. A store ignores a save with a lower number than the stored one. With
+            0 the store chooses the number, so that this save is the newest.
     """
 
     meta: Meta

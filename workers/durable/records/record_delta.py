@@ -22,7 +22,7 @@ class Acknowledged:
 
     Attributes:
         seq: The number of the last acknowledged save; 0 if there is none.
-        generation: Grows whenever all messages are sent again.
+        generation: The number of the transcript. It grows whenever all messages are sent again.
         messages: Digests of the messages.
         phases: Digests of the phases.
         state: The encoded state.

@@ -303,7 +303,11 @@ class Draft:
         return self._next_wait(self._wait_scope(name, current_phase.get()))
 
     def keep_poll(self, field: str) -> None:
-        """Count a check that found a signal as a step."""
+        """Record that a check for signals has found a signal: the check becomes a step, and the next check gets another field.
+
+        Args:
+            field: The field that `next_poll` returned.
+        """
         scope = field.rpartition("#")[0]
         self._seen[scope] = self._seen.get(scope, 0) + 1  # the end of the turn may have removed the check
 

@@ -322,7 +322,7 @@ class Step:
         """Check that the step has an input for each child of earlier attempts, and that a finished step has no new inputs.
 
         Raises:
-            Refused: If the number of inputs does not fit.
+            Refused: If the step has fewer inputs than children, or a finished step has new inputs.
         """
         if not at_least <= earlier <= len(self._inputs):
             than = "more" if earlier < at_least else "fewer"

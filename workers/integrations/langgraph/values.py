@@ -1,7 +1,8 @@
 """The stored form of values of a graph: entries, items and lists (see coordinator/store/lua/shared/graph.lua).
 
-A value that is longer than a few bytes is an item. An item is stored once in its thread, under the digest of its content. So a
-message is sent once, although it occurs in the writes of a task and in many versions of a list.
+A value of more than INLINE bytes is an item. With an encrypted serializer, every value is an item. An item is stored once in its
+thread, under the digest of its content. So a message is sent once, although it occurs in the writes of a task and in many versions
+of a list.
 """
 
 from __future__ import annotations
@@ -59,11 +60,13 @@ class Values:
         return self.serde.loads_typed((kind.decode(), data))
 
     def entry(self, value: Any, items: Items) -> bytes:
-        """Return the entry of a value: the value itself if it is short, otherwise the digest of an item.
+        """Return the entry of a value: the encoded value if it has at most INLINE bytes, otherwise the digest of an item.
+
+        With an encrypted serializer, the entry is always a digest.
 
         Args:
             value: The value.
-            items: The items of the call, to which the item is added.
+            items: The items of the call. If the entry is a digest, the value is added to them as an item.
         """
         if self._plain is not None:
             kind, data = self._plain.dumps_typed(value)

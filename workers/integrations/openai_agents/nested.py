@@ -69,7 +69,7 @@ def nested_runs_are_durable() -> bool:
 
 @contextmanager
 def nested_call(call: AgentCall) -> Iterator[None]:
-    """Make the nested agent that runs while the context is open durable.
+    """Make a nested agent durable: the agent that runs while the context is open.
 
     Args:
         call: The call of the nested agent. The names of its phases contain the number of this call.
