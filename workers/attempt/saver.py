@@ -305,13 +305,13 @@ class Saver:
 
     async def _save(self, number: int, cut: Cut) -> str:
         note, begun = self.note, self._clock.monotonic()
-        changes = self._changes_in(cut)
-        delta, output = changes, None  # events that the save does not carry stay in the outbox
         try:
+            changes = self._changes_in(cut)
+            delta, output = changes, None  # events that the save does not carry stay in the outbox
             if self._has_output(cut) and await self.may_carry_events():
                 delta, output = self._add_output(changes, cut)
             word, progress = await self._send(delta)
-        except CoordinatorError as error:
+        except Exception as error:  # noqa: BLE001  # without a further try, a flush would wait for ever
             _log_failure(error)
             return "failed"
         if self.measure is not None:
@@ -445,7 +445,8 @@ class Saver:
 def _log_failure(error: Exception) -> None:
     # The heartbeat logs an outage once. Each run need not log it again.
     level = logging.DEBUG if isinstance(error, (Unreachable, Unconfirmed)) else logging.WARNING
-    logger.log(level, "checkpoint could not be saved and is retried: %s", error)
+    unexpected = None if isinstance(error, CoordinatorError) else error  # for example an error of a user's codec
+    logger.log(level, "checkpoint could not be saved and is retried: %s", error, exc_info=unexpected)
 
 
 def packed_note(note: Note | None) -> bytes:

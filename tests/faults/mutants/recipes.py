@@ -687,6 +687,13 @@ MUTANTS = [
         "tests/unit/attempt/test_saver.py::test_failed_save_is_retried_with_the_newest_cut_and_a_new_seq",
     ),
     Mutant(
+        "a save with an error that nobody expected is not repeated",
+        "workers/attempt/saver.py",
+        "        except Exception as error:  # noqa: BLE001  # without a further try",
+        "        except CoordinatorError as error:  # without a further try",
+        "tests/unit/attempt/test_saver.py::test_error_that_nobody_expected_does_not_leave_a_flush_waiting",
+    ),
+    Mutant(
         "a save in a batch omits the events before its cut",
         "workers/attempt/saver.py",
         "if not self._may_use_batch():  # the handler has emitted",
@@ -3782,8 +3789,8 @@ MUTANTS = [
     Mutant(
         "a save forgets the events that it did not carry",
         "workers/attempt/saver.py",
-        "        delta, output = changes, None  # events that",
-        "        delta, output = changes, self._add_output(changes, cut)[1]  # events that",
+        "            delta, output = changes, None  # events that",
+        "            delta, output = changes, self._add_output(changes, cut)[1]  # events that",
         "tests/integration/worker/test_output_faults.py::test_events_that_no_save_could_carry_are_stored_when_the_process_of_an_"
         "older_version_is_gone",
     ),

@@ -234,6 +234,30 @@ async def test_saving_and_flushing_survive_an_outage_of_hours():
     assert max(bench.clock.slept) == 5.0
 
 
+async def test_error_that_nobody_expected_does_not_leave_a_flush_waiting(monkeypatch, caplog):
+    """A codec of a user may fail, for example because the service with its keys does not answer."""
+    bench, wire, errors = make_bench(), Delta.wire, 3
+
+    def encode(delta: Delta) -> bytes:
+        nonlocal errors
+        errors -= 1
+        if errors >= 0:
+            raise OSError("no key")
+        return wire(delta)
+
+    async def send(delta: Delta) -> tuple[str, int]:
+        delta.wire()
+        return await bench.server(delta)
+
+    monkeypatch.setattr(Delta, "wire", encode)
+    bench.saver._send = send
+    bench.draft.state["n"] = 1
+    async with asyncio.timeout(5):
+        await bench.saver.flush(bench.draft.cut())
+    assert [delta.state for delta in bench.sent] == [bench.draft.cut().state]
+    assert "no key" in caplog.text
+
+
 async def test_only_new_content_is_sent(no_wait):
     bench = make_bench(window=0.0)
     bench.draft.messages.extend([{"n": 0}, {"n": 1}])
