@@ -167,9 +167,12 @@ class Recorder:
         outbox, emitter = attempt.outbox, attempt.emitter
         if outbox is None or emitter is None or not outbox.waiting:
             return
-        known = emitter.trusts(attempt) or await emitter.is_known(attempt, lambda: attempt.lost or self.give_up())
-        if known:
-            await emitter.send_ahead(attempt)
+
+        def give_up() -> bool:
+            return attempt.lost or self.give_up()
+
+        if emitter.trusts(attempt) or await emitter.is_known(attempt, give_up):
+            await emitter.send_ahead(attempt, give_up)
         else:
             outbox.close()
 

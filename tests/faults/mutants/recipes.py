@@ -3747,9 +3747,16 @@ MUTANTS = [
     Mutant(
         "the request with the outcome carries all events of a burst",
         "workers/attempt/recorder.py",
-        "            await emitter.send_ahead(attempt)\n",
+        "            await emitter.send_ahead(attempt, give_up)\n",
         "            pass\n",
         "tests/integration/worker/test_worker_output.py::test_save_and_outcome_carry_few_events_after_a_burst",
+    ),
+    Mutant(
+        "a worker that has no time left still sends the events of a burst before the outcome",
+        "workers/attempt/output/emitter.py",
+        "            if give_up():\n                return\n",
+        "",
+        "tests/unit/attempt/test_emitter.py::test_worker_that_has_no_time_left_sends_no_events_before_the_outcome",
     ),
     Mutant(
         "an error that no code expects ends the sending of events",

@@ -136,6 +136,16 @@ async def test_error_that_no_code_expects_is_logged_and_the_events_are_sent_agai
     assert "could not be stored and are sent again" in caplog.text
 
 
+async def test_worker_that_has_no_time_left_sends_no_events_before_the_outcome(
+    server: Server, emitter: Emitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emitter.__class__, "schedule", lambda emitter, attempt: None)
+    run = Emitting(emitter, "many", events=10 * MOST_EVENTS)
+    await emitter.send_ahead(cast("Attempt", run), lambda: len(server.requests) == 2)
+    assert len(server.requests) == 2
+    assert len(run.outbox) == 8 * MOST_EVENTS, "the outcome carries the others"
+
+
 async def test_refused_events_of_one_run_are_dropped_and_the_others_are_stored(
     server: Server, emitter: Emitter
 ) -> None:

@@ -175,15 +175,21 @@ class Emitter:
             outbox.close()
         return not outbox.waiting
 
-    async def send_ahead(self, attempt: Attempt) -> None:
+    async def send_ahead(self, attempt: Attempt, give_up: Callable[[], bool] = lambda: False) -> None:
         """Send events of an attempt until few are left, which its save or its outcome then carries.
 
         The server answers no other request while it stores the events of one. If a request fails, the save or the outcome carries
         all events.
+
+        Args:
+            attempt: The attempt.
+            give_up: Returns True when the worker has no time left for this. The save or the outcome then carries all events.
         """
         outbox = attempt.outbox
         assert outbox is not None
         for _ in range(len(outbox) // MOST_EVENTS):  # a handler that emits meanwhile does not make this longer
+            if give_up():
+                return
             output = outbox.take(most=MOST_EVENTS)
             answers = None if output is None else await self._ask([(attempt, output)])
             if output is None or answers is None:
