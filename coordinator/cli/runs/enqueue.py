@@ -41,7 +41,8 @@ def enqueue(
     ] = None,
     queue: Annotated[str, typer.Option(help="Name of the queue.")] = "default",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the runs have ended, without a time limit, and print their results.")
+        bool,
+        typer.Option("--wait", help="Wait until the runs have ended, without a time limit, and print their results."),
     ] = False,
 ) -> int:
     """Enqueue one run, or many with --count, and print the ids.
