@@ -11,6 +11,11 @@ The framework handles the whole history in each step, so a step of every agent g
 difference of two large figures says little. So by default the agents keep only the last messages, as a real agent of 2,000 steps
 does.
 
+On a busy machine, a difference of two CPU times is mostly noise. So a last run with `RunDurability` is profiled in the same windows
+of steps: how many calls of our functions a step makes, which is the same on every machine, and which share of the profiled CPU time
+our functions, redis-py and asyncio have, with the built-in functions that they call. This share of `cpu_ms` is `cpu_ms_profiled`.
+The event loop would take a part of it without us too.
+
     scripts/bench agents [--steps N] [--rounds N] [--history N] [--json]
 """
 
@@ -18,7 +23,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import json
+import pstats
 import statistics
 import tempfile
 import time
@@ -50,6 +57,9 @@ from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
 
 runs = Registry()
+ROOT = Path(__file__).resolve().parents[2]
+OURS = (str(ROOT / "workers"), str(ROOT / "coordinator"))
+BELOW = ("/redis/", "/asyncio/", "/selectors.py")  # what our functions use to send and to wait
 WINDOW = 100  # steps over which a figure is taken
 KINDS = ("without", "framework", "ours")
 
@@ -60,6 +70,7 @@ class Meter:
     def __init__(self) -> None:
         self.admin: redis.Redis | None = None
         self.steps, self.kept, self.cpu, self.received = 0, 0, list[float](), list[int]()
+        self.profiles: dict[int, cProfile.Profile] = {}  # by the first step of their window
 
     def reset(self, steps: int, kept: int) -> None:
         self.steps, self.kept, self.cpu, self.received = steps, kept, [], []
@@ -68,6 +79,11 @@ class Meter:
         self.cpu.append(time.process_time())
         if self.admin is not None and len(self.cpu) % WINDOW == 1:
             self.received.append(int(self.admin.info("stats")["total_net_input_bytes"]))
+        step = len(self.cpu) - 1
+        if step - WINDOW in self.profiles:
+            self.profiles[step - WINDOW].disable()
+        if step in self.profiles:
+            self.profiles[step].enable()
 
     def around(self, step: int) -> dict[str, float]:
         """Return the CPU time in ms and the bytes of one step: the average of the WINDOW steps that begin at `step`."""
@@ -152,22 +168,43 @@ async def measure(url: str, steps: int, rounds: int, kept: int) -> dict[str, Any
                 await handle.result(timeout=3600)
                 for step in places:
                     taken[kind, step].append(meter.around(step))
+            meter.profiles = {step: cProfile.Profile(time.thread_time) for step in places}
+            handle = await client.enqueue("long", {"kind": "ours", "steps": steps, "kept": kept})
+            await handle.result(timeout=3600)
     finally:
         worker.stop()
         await task
         meter.admin.close()
-    return {f"step {step}": _figures({kind: taken[kind, step] for kind in KINDS}) for step in places}
+    return {
+        f"step {step}": _figures({kind: taken[kind, step] for kind in KINDS}, meter.profiles[step]) for step in places
+    }
 
 
-def _figures(taken: dict[str, list[dict[str, float]]]) -> dict[str, float]:
+def _figures(taken: dict[str, list[dict[str, float]]], profile: cProfile.Profile) -> dict[str, float]:
+    calls, share = _profiled(profile)
     cpu = {kind: statistics.median(one["cpu_ms"] for one in some) for kind, some in taken.items()}
     return {
         "cpu_ms": round(cpu["ours"], 3),
         "cpu_ms_without": round(cpu["without"], 3),
         "cpu_ms_framework": round(cpu["framework"] - cpu["without"], 3),
         "cpu_ms_ours": round(cpu["ours"] - cpu["framework"], 3),
+        "cpu_ms_profiled": round(share * cpu["ours"], 3),
+        "calls_of_ours": round(calls, 1),
         "bytes": round(statistics.median(one["bytes"] for one in taken["ours"])),
     }
+
+
+def _profiled(profile: cProfile.Profile) -> tuple[float, float]:
+    """Return how many calls of our functions a step makes, and the share of the CPU time that they and the transport have."""
+    found: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    ours = {place for place in found if place[0].startswith(OURS)}
+    calls = sum(found[place][1] for place in ours)
+    ours |= {place for place in found if any(part in place[0] for part in BELOW)}
+    own = sum(found[place][2] for place in ours)
+    for place, (_, _, _, _, callers) in found.items():
+        if place[0] == "~":  # a built-in function
+            own += sum(spent[2] for caller, spent in callers.items() if caller in ours)
+    return calls / WINDOW, own / sum(one[2] for one in found.values())
 
 
 def main() -> None:

@@ -2813,6 +2813,21 @@ MUTANTS = [
         "test_ids_of_checkpoints_that_are_no_times_are_not_mixed_up",
     ),
     Mutant(
+        "an item of a graph that the server has lost is not noticed by a process that knows its content",
+        "workers/integrations/langgraph/packing.py",
+        "    if field not in parts:\n        raise",
+        "    if field not in parts and field not in texts:\n        raise",
+        "tests/unit/integrations/test_graph_packing.py::"
+        "test_an_item_that_is_missing_on_the_server_is_noticed_although_its_content_is_known",
+    ),
+    Mutant(
+        "a saver of graphs keeps every content that it has read",
+        "workers/integrations/langgraph/values.py",
+        "        if texts.size > TEXTS:\n",
+        "        if False:\n",
+        "tests/unit/integrations/test_graph_packing.py::test_the_contents_that_a_saver_keeps_unpacked_are_bounded",
+    ),
+    Mutant(
         "an item of a graph that the process has forgotten is compressed against itself",
         "workers/integrations/langgraph/known.py",
         "            self.items, self.recent = {}, []\n        self.items.update",

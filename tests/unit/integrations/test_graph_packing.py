@@ -9,11 +9,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from coordinator.errors import Unreadable
 from workers.integrations.langgraph.known import COLLECTED, DICTIONARY_BYTES, ITEMS, Dictionary, KnownThread
 from workers.integrations.langgraph.packing import base_field, bases_first, pack_item, splice, unpack_item, unsplice
 from workers.integrations.langgraph.save_plans import pack_path, unpack_path
+from workers.integrations.langgraph.values import Items, Parts, Values
 
 pytestmark = pytest.mark.unit
 ID = str(uuid.UUID(int=7)).encode()
@@ -39,6 +41,23 @@ def test_items_that_are_compressed_against_each_other_are_unreadable() -> None:
     for parts in ({one: b"2" + one[1:] + b"0x"}, {one: b"2" + two[1:] + b"0x", two: b"2" + one[1:] + b"0y"}):
         with pytest.raises(Unreadable, match="against itself"):
             unpack_item(one, parts, {})
+
+
+def test_an_item_that_is_missing_on_the_server_is_noticed_although_its_content_is_known() -> None:
+    field = b"i" + b"1" * 12
+    with pytest.raises(Unreadable, match="missing"):
+        unpack_item(field, {}, {field: b"text"})
+
+
+def test_the_contents_that_a_saver_keeps_unpacked_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.integrations.langgraph.values.TEXTS", 1000)
+    values, items = Values(JsonPlusSerializer()), Items()
+    texts = [f"{number} " * 100 for number in range(20)]
+    stored = [values.value(one, items) for one in texts]
+    parts = Parts({field: pack_item(content(), []) for field, content in items.contents.items()})
+    for one, text in zip(stored, texts, strict=True):
+        assert values.read(one, parts) == text
+        assert values._texts.size <= 1000
 
 
 def test_a_long_chain_of_items_is_unpacked() -> None:

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from mcp.server.mcpserver import MCPServer
 from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext
 from pydantic_ai.exceptions import ModelRetry, UserError
+from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import (
     AgentStreamEvent,
     ModelMessage,
@@ -18,6 +20,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
 
 from coordinator.errors import Refused
 from workers import AsyncRun, Registry, Run, Stopped, current_run, testing
@@ -559,3 +562,66 @@ async def test_an_event_handler_gets_the_events_that_are_emitted():
     seen.clear()
     await handler(run.after_crash())
     assert seen == []
+
+
+# -- MCP servers and dynamic toolsets
+
+
+def asks_once_in_each_turn(tool: str, turns: int = 2) -> FunctionModel:
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        turn = responses(messages)
+        journal(f"model {turn}")
+        return calls(turn, tool, 1) if turn < turns else ModelResponse(parts=[TextPart(f"{returned(messages)}")])
+
+    return FunctionModel(model)
+
+
+def test_tools_of_an_mcp_server_are_called_once_whatever_cut_the_run_is_killed_at():
+    """The server is a real one, in the process of the test."""
+    worlds = list[World]()
+    server = MCPServer("remote")
+
+    @server.tool()
+    def look_there(x: int) -> int:
+        worlds[-1].append(f"mcp {x}")  # the tasks of the server know no current run
+        return 10 * x
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        worlds.append(run.resources)
+        # Each attempt has its own connection, as in processes of their own: the matrix pauses an attempt inside of a call.
+        toolset: Any = MCPToolset(server, id="remote")
+        model = asks_once_in_each_turn("look_there")
+        agent = Agent(model, name="remote", toolsets=[toolset], capabilities=[RunDurability()])
+        return (await agent.run("go")).output
+
+    done = testing.crash_matrix(handler.inputs(), resources=World, effects=counted)
+    assert done.result == "[10]"
+    assert done.effects == Counter(["model 0", "mcp 0", "model 1", "mcp 1", "model 2"])
+    assert done.cuts > 5, "listing the tools of the server is a phase too"
+
+
+def test_a_dynamic_toolset_is_resolved_and_called_once_whatever_cut_the_run_is_killed_at():
+    def chosen(ctx: RunContext[Any]) -> FunctionToolset[Any]:
+        journal(f"resolved in step {ctx.run_step}")
+
+        def look_there(x: int) -> int:
+            journal(f"tool {x}")
+            return 10 * x
+
+        return FunctionToolset([look_there])
+
+    model, toolset = asks_once_in_each_turn("look_there"), DynamicToolset[Any](chosen, id="chosen")
+    agent = Agent(model, name="dynamic", toolsets=[toolset], capabilities=[RunDurability()])
+
+    @Registry().handler
+    async def handler(run: AsyncRun[Any]) -> str:
+        return (await agent.run("go")).output
+
+    done = testing.crash_matrix(handler.inputs(), resources=World, effects=counted)
+    assert done.result == "[10]"
+    assert {entry: count for entry, count in done.effects.items() if "resolved" not in entry} == dict.fromkeys(
+        ["model 0", "tool 0", "model 1", "tool 1", "model 2"], 1
+    )
+    # The framework resolves the toolset once for the list of its tools, and once inside each call of a tool.
+    assert [done.effects[f"resolved in step {step}"] for step in (1, 2, 3)] == [2, 2, 1]

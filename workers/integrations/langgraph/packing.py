@@ -57,11 +57,14 @@ def unpack_item(field: bytes, parts: Mapping[bytes, bytes], texts: dict[bytes, b
     Args:
         field: The field of the item.
         parts: The packed items by field.
-        texts: Contents that were unpacked before. Many items are compressed against the same one.
+        texts: Contents that were unpacked before. Many items are compressed against the same one, and many reads have the same
+            items.
 
     Raises:
         Unreadable: If the item is missing or damaged.
     """
+    if field not in parts:
+        raise Unreadable("a value of the graph's checkpoint is missing on the server")
     chain: dict[bytes, bytes] = {}
     last = field
     while last and last not in texts:

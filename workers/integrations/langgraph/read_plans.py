@@ -23,7 +23,7 @@ from coordinator.store.scripts import GRAPH_GET, GRAPH_HISTORY
 from workers.integrations.langgraph.known import Dictionary, KnownThreads, StoredList
 from workers.integrations.langgraph.packing import base_field, unpack
 from workers.integrations.langgraph.save_plans import Place, Steps, unpack_path, unpack_version, versions_text
-from workers.integrations.langgraph.values import Values, digests, list_chunks, read_list
+from workers.integrations.langgraph.values import Parts, Values, digests, list_chunks
 
 ROOM = 4 * 1024 * 1024  # the most bytes of items in one reply
 PAGE = 50  # names or checkpoints in one trip of a list
@@ -77,7 +77,7 @@ def _read_tuple(
 ) -> Steps[CheckpointTuple | None]:
     if word(reply) == "missing":
         return None
-    id, record, versions, parts = text(reply[1]), reply[2], split_refs(reply[3]), _pairs(reply[5])
+    id, record, versions, parts = text(reply[1]), reply[2], split_refs(reply[3]), Parts(_pairs(reply[5]))
     channels: dict[str, bytes] = {}
     writes: list[_Write] = []
     for field, value in _pairs(reply[4]).items():
@@ -107,13 +107,13 @@ def config_of(thread: str, ns: str, id: str) -> Any:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}}
 
 
-def _pending(values: Values, write: _Write, parts: Mapping[bytes, bytes]) -> PendingWrite:
+def _pending(values: Values, write: _Write, parts: Parts) -> PendingWrite:
     return write.task, write.channel, values.read(write.value, parts)
 
 
 def _remember(
     threads: KnownThreads, thread: str, ns: str, refs: tuple[str, dict[str, bytes]], channels: Mapping[str, bytes],
-    parts: Mapping[bytes, bytes],
+    parts: Parts,
 ) -> None:  # fmt: skip
     """Remember the parts of a checkpoint that the server has, so that the next save of the thread sends only new parts."""
     known = threads.of(thread)
@@ -125,10 +125,10 @@ def _remember(
     for channel, value in channels.items():
         if value[:1] in b"ld":
             log, chunks = list_chunks(value)
-            known.lists[ns, channel] = StoredList(log, chunks, read_list(value, parts))
+            known.lists[ns, channel] = StoredList(log, chunks, parts.entries(value))
 
 
-def _complete(place: Place, stored: Sequence[bytes], parts: dict[bytes, bytes]) -> Steps[None]:
+def _complete(place: Place, stored: Sequence[bytes], parts: Parts) -> Steps[None]:
     """Read the items that did not fit into the reply, and add them to `parts`."""
     missing = [field for value in stored for field in digests(value, parts)]
     missing += [base for field, packed in parts.items() if field[:1] == b"i" and (base := base_field(packed))]
@@ -306,7 +306,7 @@ def history(
             place.keys.at, [(channel,) for channel in channels if channel not in seeds], owner=place.owner,
             thread=place.thread, ns=ns, id=next_id, most=ANCESTORS, room=ROOM,
         )  # fmt: skip
-        next_id, found, parts = text(reply[1]), _pairs(reply[2]), _pairs(reply[4])
+        next_id, found, parts = text(reply[1]), _pairs(reply[2]), Parts(_pairs(reply[4]))
         stored = [_parse_write(field, value) for field, value in _pairs(reply[3]).items()]
         yield from _complete(place, [*found.values(), *(write.value for write in stored)], parts)
         for checkpoint in dict.fromkeys(write.checkpoint for write in stored):  # newest first

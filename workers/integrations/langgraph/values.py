@@ -21,6 +21,7 @@ from workers.integrations.langgraph.packing import DIGEST, unpack_item
 
 INLINE = 40  # the most bytes of a value that is stored in its entry, and not as an item
 LOG = 8  # the number of bytes in the name of a list's chunks
+TEXTS = 16 * 1024 * 1024  # the most bytes of contents that a saver keeps unpacked
 
 
 class Items:
@@ -32,6 +33,37 @@ class Items:
     def add(self, digest: bytes, content: Callable[[], bytes]) -> None:
         """Add an item. `content` makes its content, and is called only if the item must be sent."""
         self.contents.setdefault(b"i" + digest, content)
+
+
+class Parts(dict[bytes, bytes]):
+    """The chunks, dictionaries and items of a reply, by field."""
+
+    def __init__(self, fields: Mapping[bytes, bytes]) -> None:
+        super().__init__(fields)
+        self._lists: dict[bytes, list[bytes]] = {}
+
+    def entries(self, stored: bytes) -> list[bytes]:
+        """Return the entries of a list from its stored form.
+
+        Raises:
+            Unreadable: A chunk is missing.
+        """
+        if stored not in self._lists:
+            self._lists[stored] = read_list(stored, self)
+        return self._lists[stored]
+
+
+class ItemTexts(dict[bytes, bytes]):
+    """Unpacked contents of items by field, and the sum of their sizes.
+
+    The field is a digest of the content, so that a content never changes.
+    """
+
+    size = 0
+
+    def __setitem__(self, field: bytes, text: bytes) -> None:
+        self.size += len(text)
+        super().__setitem__(field, text)
 
 
 class Values:
@@ -48,6 +80,8 @@ class Values:
         self._plain = serde.serde if isinstance(serde, EncryptedSerializer) else None
         self._key = os.urandom(16) if self._plain is not None else b""
         self.encrypted = self._plain is not None
+        # A chat reads the same items in each turn. Unpacking them takes longer than everything else except for loading the values.
+        self._texts = ItemTexts()
 
     def typed(self, value: Any) -> bytes:
         """Return a value as bytes that start with the name of its type."""
@@ -86,7 +120,7 @@ class Values:
             return b"c" + b"".join(self.entry(one, items) for one in value)
         return b"e" + self.entry(value, items)
 
-    def read(self, stored: bytes, parts: Mapping[bytes, bytes]) -> Any:
+    def read(self, stored: bytes, parts: Parts) -> Any:
         """Return a value from its stored form.
 
         Args:
@@ -96,17 +130,20 @@ class Values:
         Raises:
             Unreadable: If a chunk or an item is missing.
         """
-        texts: dict[bytes, bytes] = {}
+        texts = self._texts
+        entries = split_entries(stored[1:]) if stored[:1] in b"ec" else parts.entries(stored)
+        found = [self._read_entry(entry, parts, texts) for entry in entries]
+        if texts.size > TEXTS:
+            self._texts = ItemTexts()  # Another thread of the process may still use the old ones.
         match stored[:1]:
             case b"e":
-                return self._read_entry(next(split_entries(stored[1:])), parts, texts)
-            case b"c":
-                return [self._read_entry(entry, parts, texts) for entry in split_entries(stored[1:])]
+                return found[0]
+            case b"d":
+                return _DeltaSnapshot(found)
             case _:
-                found = [self._read_entry(entry, parts, texts) for entry in read_list(stored, parts)]
-                return _DeltaSnapshot(found) if stored[:1] == b"d" else found
+                return found
 
-    def _read_entry(self, entry: bytes, parts: Mapping[bytes, bytes], texts: dict[bytes, bytes]) -> Any:
+    def _read_entry(self, entry: bytes, parts: Parts, texts: ItemTexts) -> Any:
         if entry[:1] == b"s":
             return self.load(entry[3:])
         return self.load(unpack_item(b"i" + entry[1:], parts, texts))
@@ -152,7 +189,7 @@ def chunk_field(log: bytes, number: int) -> bytes:
     return b"l" + log + b"%d" % number
 
 
-def digests(stored: bytes, parts: Mapping[bytes, bytes]) -> Iterable[bytes]:
+def digests(stored: bytes, parts: Parts) -> Iterable[bytes]:
     """Return the fields of the items that a stored value refers to."""
-    entries = split_entries(stored[1:]) if stored[:1] in b"ec" else read_list(stored, parts)
+    entries = split_entries(stored[1:]) if stored[:1] in b"ec" else parts.entries(stored)
     return [b"i" + entry[1:] for entry in entries if entry[:1] == b"r"]
