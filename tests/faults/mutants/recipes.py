@@ -2821,6 +2821,14 @@ MUTANTS = [
         "test_an_item_that_is_missing_on_the_server_is_noticed_although_its_content_is_known",
     ),
     Mutant(
+        "the writes of a graph's task overtake the checkpoint before them, and are refused",
+        "workers/integrations/langgraph/known.py",
+        "if checkpoint or is_checkpoint)",
+        "if checkpoint)",
+        "tests/unit/integrations/test_graph_packing.py::"
+        "test_a_save_waits_for_the_saves_before_it_whose_values_it_may_refer_to",
+    ),
+    Mutant(
         "a saver of graphs keeps every content that it has read",
         "workers/integrations/langgraph/values.py",
         "        if texts.size > TEXTS:\n",

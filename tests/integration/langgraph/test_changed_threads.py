@@ -223,3 +223,18 @@ def test_ids_of_checkpoints_that_are_no_times_are_not_mixed_up(
     one.put_writes(configs[0], [("channel", "value")], "task")
     found = [one.get_tuple(config) for config in configs]
     assert [one and [value for _, _, value in one.pending_writes or []] for one in found] == [["value"], []]
+
+
+async def test_save_from_a_thread_does_not_wait_forever_for_one_of_the_event_loop_that_it_blocks(
+    saver_url: str, namespace: str
+) -> None:
+    """A coroutine calls a method for threads while another coroutine of the loop saves. The earlier save can't end before it."""
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    async with RedisSaver(saver_url, namespace) as saver:
+        first = empty_checkpoint()
+        with saver._threads.of("t").in_order(checkpoint=True):
+            saver.put(config, first, {}, {})
+            await saver.aput_writes(saver.put(config, first, {}, {}), [("channel", "value")], "task")
+        found = await saver.aget_tuple(CONFIG)
+        assert found is not None
+        assert found.pending_writes == [("task", "channel", "value")]

@@ -205,7 +205,7 @@ def received(server: Server) -> int:
 
 @pytest.mark.parametrize(
     ("durability", "make_texts", "most"),
-    [("async", texts, 1.3), ("exit", texts, 0.9), ("async", codes, 1.5), ("exit", codes, 1.1)],
+    [("async", texts, 1.3), ("exit", texts, 0.9), ("async", codes, 1.45), ("exit", codes, 1.1)],
 )
 def test_bytes_sent_for_a_hundred_turns_stay_near_the_size_of_the_transcript(
     real_server: Server, namespace: str, durability: Any, make_texts: Any, most: float

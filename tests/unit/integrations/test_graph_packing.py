@@ -87,6 +87,19 @@ def test_a_forgotten_item_is_not_compressed_against_itself() -> None:
         assert not base_field(pack_item(content, known.recent))
 
 
+def test_a_save_waits_for_the_saves_before_it_whose_values_it_may_refer_to() -> None:
+    known = KnownThread()
+    with known.in_order(checkpoint=False) as before_first, known.in_order(checkpoint=False) as before_second:
+        assert (before_first, before_second) == ((), ()), "writes of different tasks are saved at the same time"
+        with known.in_order(checkpoint=True) as before_checkpoint:
+            assert len(before_checkpoint) == 2
+            with known.in_order(checkpoint=False) as before_third:
+                assert len(before_third) == 1
+            assert not before_third[0].done()
+    assert all(one.done() for one in (*before_checkpoint, *before_third))
+    assert not known.under_way
+
+
 def test_a_message_that_got_an_id_takes_few_bytes_besides_the_id() -> None:
     before = b"msgpack\0" + bytes(range(256)) * 4 + b"\xa2id\xc0\xa4type"
     after = before.replace(b"\xa2id\xc0", b"\xa2id\xd9$" + ID)

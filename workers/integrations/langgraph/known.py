@@ -81,8 +81,8 @@ class KnownThread:
         lists: The newest list of each channel, by namespace and channel.
         refs: For each namespace the newest checkpoint, and the version of each of its channels.
         dictionaries: For each namespace the text against which bodies are compressed.
-        writing: Saves of writes that are under way. The next checkpoint waits for them, because it contains the same values.
-        lock: Protects the decision which items a save sends.
+        under_way: Saves that are under way. The value is True for a checkpoint, and False for the writes of a task.
+        lock: Protects the decision which items a save sends, and the saves under way.
     """
 
     items: dict[bytes, None] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class KnownThread:
     lists: dict[tuple[str, str], StoredList] = field(default_factory=dict)
     refs: dict[str, tuple[str, dict[str, bytes]]] = field(default_factory=dict)
     dictionaries: dict[str, Dictionary] = field(default_factory=dict)
-    writing: set[Future[None]] = field(default_factory=set)
+    under_way: dict[Future[None], bool] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add_items(self, fields: Sequence[bytes]) -> None:
@@ -105,15 +105,25 @@ class KnownThread:
             self.recent = [*self.recent[:1], *self.recent[1:][2 - RECENT :], (field, content)]
 
     @contextmanager
-    def while_writing(self) -> Iterator[None]:
-        """Add a save of writes to `writing` while the context is open, so that the next checkpoint waits for it."""
-        under_way: Future[None] = Future()
-        self.writing.add(under_way)
+    def in_order(self, *, checkpoint: bool) -> Iterator[tuple[Future[None], ...]]:
+        """Add a save to `under_way` while the context is open, and yield the earlier saves that it must wait for.
+
+        LangGraph saves checkpoints and writes of tasks at the same time. A save refers to values of the saves before it, so the
+        server must get these first. Writes of different tasks do not wait for each other.
+
+        Args:
+            checkpoint: True for a checkpoint, False for the writes of a task.
+        """
+        own: Future[None] = Future()
+        with self.lock:
+            earlier = tuple(one for one, is_checkpoint in self.under_way.items() if checkpoint or is_checkpoint)
+            self.under_way[own] = checkpoint
         try:
-            yield
+            yield earlier
         finally:
-            self.writing.discard(under_way)
-            under_way.set_result(None)
+            with self.lock:
+                del self.under_way[own]
+            own.set_result(None)
 
     def forget_items(self, fields: Iterable[bytes]) -> None:
         """Forget items, after a save that may not have stored them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -28,6 +29,10 @@ from workers.integrations.langgraph.values import Values
 from workers.integrations.langgraph.versions import next_version
 
 T = TypeVar("T")
+
+# Seconds for which a save waits for earlier saves of its thread. The order saves bytes. A save is right without it: the server
+# refuses a save that comes too early, and the saver then sends more.
+PATIENCE = 1.0
 
 
 class PlainSaver(BaseCheckpointSaver[str]):
@@ -82,9 +87,9 @@ class PlainSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint, and return the configuration that names it."""
-        for under_way in tuple(self._threads.of(_thread(config)).writing):
-            under_way.result()
-        return self._drive(lambda: self._put(config, checkpoint, metadata, new_versions))
+        with self._threads.of(_thread(config)).in_order(checkpoint=True) as earlier:
+            futures.wait(earlier, timeout=PATIENCE)
+            return self._drive(lambda: self._put(config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -94,22 +99,24 @@ class PlainSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint, and return the configuration that names it."""
-        for under_way in tuple(self._threads.of(_thread(config)).writing):
-            await asyncio.shield(asyncio.wrap_future(under_way))
-        return await self._drive_async(lambda: self._put(config, checkpoint, metadata, new_versions))
+        with self._threads.of(_thread(config)).in_order(checkpoint=True) as earlier:
+            await _wait_for(earlier)
+            return await self._drive_async(lambda: self._put(config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store the writes of a task that belongs to a checkpoint."""
-        with self._threads.of(_thread(config)).while_writing():
+        with self._threads.of(_thread(config)).in_order(checkpoint=False) as earlier:
+            futures.wait(earlier, timeout=PATIENCE)
             self._drive(lambda: self._put_writes(config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """Store the writes of a task that belongs to a checkpoint."""
-        with self._threads.of(_thread(config)).while_writing():
+        with self._threads.of(_thread(config)).in_order(checkpoint=False) as earlier:
+            await _wait_for(earlier)
             await self._drive_async(lambda: self._put_writes(config, writes, task_id, task_path))
 
     # ---- many checkpoints
@@ -284,6 +291,11 @@ class PlainSaver(BaseCheckpointSaver[str]):
             return (yield from self._delete_threads(threads))
         for thread in threads:
             yield from upkeep_plans.prune((yield from self._place(str(thread))), self._values)
+
+
+async def _wait_for(earlier: Sequence[futures.Future[None]]) -> None:
+    if earlier:
+        await asyncio.wait([asyncio.wrap_future(one) for one in earlier], timeout=PATIENCE)
 
 
 def list_of(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
