@@ -88,10 +88,12 @@ class Feed:
     async def batches(self) -> AsyncGenerator[Batch, None]:
         """Yield changes as they happen, without end. The first batch has no events: it says that the feed follows the runs now.
 
+        If this method is called again, for example after an error, the first batch has the changes of known runs in between.
+
         Raises:
             CoordinatorError: The server refuses to answer this client.
         """
-        gap = False
+        gap = self._since > 0  # the feed was followed before
         while True:
             try:
                 async with aclosing(self._follow(gap)) as batches:

@@ -61,6 +61,13 @@ MUTANTS = [
         "tests/integration/web/test_page.py::test_filter_that_would_examine_too_many_runs_is_refused",
     ),
     Mutant(
+        "a feed that is followed again misses the changes in between",
+        "coordinator/feed/feed.py",
+        "        gap = self._since > 0",
+        "        gap = False",
+        "tests/integration/feed/test_feed.py::test_feed_that_is_followed_again_reports_the_changes_in_between",
+    ),
+    Mutant(
         "an error that nobody expected ends the board of all viewers",
         "coordinator/feed/watcher.py",
         "                self._show()\n            except Exception as error:",

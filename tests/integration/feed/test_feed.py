@@ -94,6 +94,22 @@ def test_feed_tells_the_attempts_of_a_worker(real_url: str) -> None:
         asyncio.run(main())
 
 
+async def test_feed_that_is_followed_again_reports_the_changes_in_between(real_url: str, namespace: str) -> None:
+    """The watcher follows its feed again after an error that nobody expected."""
+    async with AsyncClient(real_url, namespace) as client, asyncio.timeout(HANG):
+        feed = Feed(client)
+        async with aclosing(feed.batches()) as batches:
+            assert not (await anext(batches)).gap
+            run = await client.enqueue("greet")
+            while run.id not in feed.looks:
+                await anext(batches)
+        await run.cancel()
+        async with aclosing(feed.batches()) as batches:
+            batch = await anext(batches)
+    assert batch.gap
+    assert [(event.run, event.status) for event in batch.events] == [(run.id, "cancelled")]
+
+
 async def test_feed_goes_on_after_a_restart_of_the_server(start_server: StartServer, namespace: str) -> None:
     server = start_server()
     async with AsyncClient(server.url, namespace, timeout=1.0) as client, following(client) as batches:
