@@ -108,6 +108,8 @@ class FinalChecks:
         self._environment.loop.leap(RETENTION_MS / 1000)
         left: set[str] = set()
         for keys in self._environment.namespace.everywhere():
+            # The last coordinator may have been stopped before it repeated a lost request.
+            self._environment.ask(coordinator_plans.due(keys))
             self._environment.ask(coordinator_plans.trim(keys))
             self._environment.ask(coordinator_plans.ring(keys))
             self._environment.ask(coordinator_plans.trim_children(self._environment.namespace, keys, most=1000))
