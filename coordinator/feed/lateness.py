@@ -17,22 +17,9 @@ from coordinator.views.namespace_view import GroupView
 
 LATE = 5.0  # seconds after its time from which a run or a schedule counts as late; a live coordinator acts earlier
 LONG_LINE = 60.0  # seconds of waiting for a place in a group after which the wait is reported
-MOST_GROUPS = 50  # groups with the longest lines whose first run is read
+MOST_GROUPS = 50  # groups with the longest lines that are reported
 
 Steps = Generator[list[Request], Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class FullGroup:
-    """A group with runs in its line.
-
-    Attributes:
-        view: The group.
-        waited: Seconds for which the first run of its line has waited.
-    """
-
-    view: GroupView
-    waited: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +36,7 @@ class Lateness:
     schedules: int = 0
     delayed: float = 0.0
     waiting: float = 0.0
-    groups: tuple[FullGroup, ...] = ()
+    groups: tuple[GroupView, ...] = ()
 
 
 def read_lateness(namespace: OpenNamespace, groups: Sequence[GroupView]) -> Plan[Lateness]:
@@ -76,12 +63,11 @@ def _lateness(space: Namespace, groups: Sequence[GroupView]) -> Steps:
             read(keys.at, "ZRANGE", keys.waiting(), 0, 0, "WITHSCORES"),
         ]
     of_parts = require_all((yield requests))
-    full = [FullGroup(group, group.waited) for group in groups]
     return Lateness(
         sum(int(count) for count in of_parts[::3]),
         _overdue(of_parts[1::3], now),
         _overdue(of_parts[2::3], now),
-        tuple(sorted(full, key=lambda one: one.waited, reverse=True)),
+        tuple(sorted(groups, key=lambda group: group.waited, reverse=True)),
     )
 
 
@@ -91,7 +77,7 @@ def _overdue(replies: Sequence[Sequence[Any]], now: float) -> float:
 
 
 def describe_lateness(late: Lateness) -> list[str]:
-    """Return one sentence each for late schedules, late delayed runs, late waiting runs and full groups, if there are any."""
+    """Return one sentence each for late schedules, late delayed runs, late waiting runs and long lines, if there are any."""
     found = []
     if late.schedules:
         verb = "is" if late.schedules == 1 else "are"
@@ -101,12 +87,17 @@ def describe_lateness(late: Lateness) -> list[str]:
     if late.waiting:
         found.append(f"the first waiting run should have been woken {format_duration(late.waiting)} ago")
     # A group that admits no run has a sentence of its own.
-    full = [one for one in late.groups if one.view.at_once and one.waited > LONG_LINE]
-    if full:
-        first, more = full[0], len(full) - 1
+    slow = [group for group in late.groups if group.at_once and group.waited > LONG_LINE]
+    if slow:
+        first, more = slow[0], len(slow) - 1
         others = f"; {format_count(more, 'more group')} with a wait above {LONG_LINE:g} s" if more else ""
+        why = (
+            f"waits for its rate ({first.rate})"
+            if first.waits_for_rate
+            else f"is full ({first.taken} of {first.at_once})"
+        )
         found.append(
-            f"group {first.view.group} of {first.view.kind} is full ({first.view.taken} of {first.view.at_once}): "
-            f"{format_count(first.view.held, 'run')} in its line, the first for {format_duration(first.waited)}{others}"
+            f"group {first.group} of {first.kind} {why}: "
+            f"{format_count(first.held, 'run')} in its line, the first for {format_duration(first.waited)}{others}"
         )
     return found

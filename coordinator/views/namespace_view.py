@@ -82,6 +82,11 @@ class GroupView:
     rate: str | None = None
     waited: float = 0.0
 
+    @property
+    def waits_for_rate(self) -> bool:
+        """True if the group has a free place, so that its first run waits only for the rate of starts."""
+        return self.rate is not None and self.at_once is not None and self.taken < self.at_once
+
 
 @dataclass(frozen=True, slots=True)
 class Overview:

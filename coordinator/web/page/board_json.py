@@ -7,9 +7,9 @@ from typing import Any
 
 from coordinator.feed.board import Board, ProcessRow, QueueRow
 from coordinator.feed.events import RunEvent, RunLook
-from coordinator.feed.lateness import FullGroup
 from coordinator.model.policies.rates import RateLimit, describe_rate
 from coordinator.printable import json_text
+from coordinator.views.namespace_view import GroupView
 
 MOST_PROCESSES = 200
 MOST_RUNS = 60  # runs of one process that are shown; the others are counted
@@ -63,10 +63,9 @@ def _queue(row: QueueRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _group(one: FullGroup) -> dict[str, Any]:
-    view = one.view
+def _group(one: GroupView) -> dict[str, Any]:
     return {
-        "kind": view.kind, "group": view.group, "held": view.held, "taken": view.taken, "at_once": view.at_once, "rate": view.rate,
+        "kind": one.kind, "group": one.group, "held": one.held, "taken": one.taken, "at_once": one.at_once, "rate": one.rate,
         "waited": round(one.waited, 1),
     }  # fmt: skip
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from coordinator.feed.lateness import FullGroup, Lateness, describe_lateness
+from coordinator.feed.lateness import Lateness, describe_lateness
 from coordinator.views.namespace_view import GroupView
 
 
-def full(group: str, waited: float, at_once: int | None = 2) -> FullGroup:
-    return FullGroup(GroupView("report", group, 7, 2, at_once), waited)
+def full(group: str, waited: float, at_once: int | None = 2) -> GroupView:
+    return GroupView("report", group, 7, 2, at_once, waited=waited)
 
 
 def test_nothing_late_says_nothing() -> None:
@@ -32,3 +32,8 @@ def test_group_that_waits_shortly_or_admits_no_run_is_not_told_as_full() -> None
         describe_lateness(Lateness(groups=(full("fast", 59.0), full("closed", 720.0, 0), full("new", 720.0, None))))
         == []
     )
+
+
+def test_group_with_a_free_place_waits_for_its_rate() -> None:
+    (sentence,) = describe_lateness(Lateness(groups=(GroupView("report", "acme", 7, 1, 5, "1/min", 90.0),)))
+    assert sentence == "group acme of report waits for its rate (1/min): 7 runs in its line, the first for 90 s"
