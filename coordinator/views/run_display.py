@@ -67,13 +67,13 @@ def run_details(view: RunView, now: float, hint: str = "") -> RenderableType:
     return Group(*parts)
 
 
-def suggest_kind(view: RunView, workers: Iterable[WorkerView]) -> str:
-    """Return a hint if no live worker handles the run's kind, but one handles a similar kind; otherwise an empty text."""
+def suggest_kind(kind: str, workers: Iterable[WorkerView]) -> str:
+    """Return a hint if no live worker handles a kind, but one handles a similar kind; otherwise an empty text."""
     routes = {route for worker in workers if not worker.expired for route in worker.routes}
     known = {route.partition(":")[2].rpartition("@")[0] for route in routes}
-    if view.status is not Status.QUEUED or view.kind in known:
+    if kind in known:
         return ""
-    close = get_close_matches(view.kind, known, n=1)
+    close = get_close_matches(kind, known, n=1)
     return f"did you mean {close[0]!r}? Live workers handle {clean(', '.join(sorted(known)))}" if close else ""
 
 

@@ -208,7 +208,11 @@ def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
     assert set_rate.out == "group 'acme' of kind greet: 10/min starts, 2 at one moment\n"
     row = shell("limit", "list", "--json").json()["limits"][1]
     assert (row["at_once"], row["rate"], row["burst"]) == (2, "10/min", 2)
-    assert "give a limit (at_once), a rate, or both" in shell("limit", "set", "greet").failed_with(2)
+    assert "give --at-once, --rate, or both" in shell("limit", "set", "greet").failed_with(2)
+    assert shell("limit", "set", "gret", "--at-once", "2").err.startswith(
+        "no live worker handles kind gret; did you mean 'greet'?"
+    )
+    assert shell("limit", "remove", "gret").out == "the limit of each group of kind gret was removed\n"
     assert shell("limit", "remove", "greet").out == "the limit of each group of kind greet was removed\n"
     assert shell("limit", "remove", "greet").out == "no limit was set for each group of kind greet\n"
     assert "neither a whole number" in shell("limit", "set", "greet", "--at-once", "many").failed_with(2)
@@ -228,7 +232,7 @@ def test_rates_are_set_listed_and_removed(shell: Shell) -> None:
     assert "90000/min" in shell("rate", "list").out
     assert shell("rate", "remove", "gpu").out == "rate gpu was removed\n"
     assert shell("rate", "remove", "gpu").out == "there is no rate gpu\n"
-    assert "give a rate, a number of calls at once, or both" in shell("rate", "set", "api").failed_with(2)
+    assert "give --rate, --at-once, or both" in shell("rate", "set", "api").failed_with(2)
     assert "is not a rate such as" in shell("rate", "set", "api", "--rate", "many").failed_with(2)
 
 

@@ -13,6 +13,7 @@ from coordinator.cli.framework.options import command
 from coordinator.errors import BadOption
 from coordinator.model.policies.groups import UNCHANGED, GroupLimit, Unchanged
 from coordinator.views.formatting import clean
+from coordinator.views.run_display import suggest_kind
 from coordinator.views.table import new_table
 
 app = new_subapp("Limit how many runs of a group are ready or running at once, and how many start per unit of time.")
@@ -54,8 +55,11 @@ def set_limit(
     """Set the limits of a kind or of a group. They take effect within a second. Running runs continue."""
     places = UNCHANGED if at_once is None else None if at_once == "none" else _parse(at_once)
     starts = UNCHANGED if rate is None else None if rate == "none" else rate
+    if at_once is None and rate is None and burst is None:
+        raise BadOption("give --at-once, --rate, or both")
     with context.connect() as client:
         changed = client.set_limit(kind, at_once=places, rate=starts, burst=burst, group=group)
+        hint = suggest_kind(kind, client.workers())
     given: dict[str, Any] = {}
     if not isinstance(places, Unchanged):
         given["at_once"] = places
@@ -66,6 +70,8 @@ def set_limit(
     what, limits = describe_subject(kind, group), ", ".join(said)
     text = f"{what}: {limits}" if changed else f"{what} already has this limit: {limits}"
     context.answer({"kind": kind, "group": group, **given, "changed": changed}, Text(clean(text)))
+    if hint:
+        context.stderr.print(Text(f"no live worker handles kind {clean(kind)}; {hint}", "yellow"))
 
 
 @command(app, name="list")

@@ -11,6 +11,7 @@ from rich.text import Text
 from coordinator.cli.framework.context import CommandContext
 from coordinator.cli.framework.groups import new_subapp
 from coordinator.cli.framework.options import command
+from coordinator.errors import BadOption
 from coordinator.model.policies.rates import decode_rate, describe_rate, encode_rate
 from coordinator.views.formatting import clean, format_duration
 from coordinator.views.table import new_table
@@ -45,6 +46,8 @@ def set_rate(
     ] = None,
 ) -> None:
     """Set the rate for a name that handlers give to run.limit. All processes share it. It takes effect at the next call."""
+    if rate is None and at_once is None and burst is None:
+        raise BadOption("give --rate, --at-once, or both")
     with context.connect() as client:
         changed = client.set_rate(name, rate, burst=burst, at_once=at_once)
     stored = decode_rate(name, encode_rate(rate, burst, at_once))

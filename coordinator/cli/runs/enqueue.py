@@ -84,7 +84,7 @@ def _remark(client: Client, handle: Handle[Any]) -> str:
     if not handle.created:
         return f"a run with this key exists; it is {view.status}: {clean(view.why)}"
     if view.status is Status.QUEUED and view.why.startswith("no live worker"):
-        hint = suggest_kind(view, client.workers())
+        hint = suggest_kind(view.kind, client.workers())
         return f"{clean(view.why)}; the run waits for one" + (f"; {hint}" if hint else "")
     if view.status is Status.QUEUED and view.why.endswith("is paused"):
         return f"{clean(view.why)}; the run waits until it is unpaused"
@@ -120,7 +120,7 @@ def _in_order_of_ending(context: CommandContext, client: Client, handles: list[H
                 yield handle
         except ResultTimeout:
             view = next(iter(left.values())).view()
-            hint = suggest_kind(view, client.workers()) if view.status is Status.QUEUED else ""
+            hint = suggest_kind(view.kind, client.workers()) if view.status is Status.QUEUED else ""
             text = f"run {view.id} is {view.status}: {clean(view.why)}" + (f"; {hint}" if hint else "")
             if view.status in (Status.QUEUED, Status.DELAYED, Status.WAITING) and text != printed:
                 context.stderr.print(Text(text, "yellow"))

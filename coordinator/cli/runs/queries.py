@@ -63,7 +63,7 @@ def show(context: CommandContext, run: Annotated[str, typer.Argument(metavar="RU
     with context.connect() as client:
         handle = client.handle(parse_run_id(run))
         view = handle.view()
-        hint = suggest_kind(view, client.workers()) if view.status is Status.QUEUED else ""
+        hint = suggest_kind(view.kind, client.workers()) if view.status is Status.QUEUED else ""
         result = _stored_result(handle) if view.status is Status.COMPLETED else {}
     context.answer({**to_json_data(view), "result": None, **result}, run_details(view, _clock.now(), hint))
     if result and not context.as_json:
