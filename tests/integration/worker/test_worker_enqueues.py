@@ -153,7 +153,7 @@ async def test_key_names_one_run_and_wrong_use_is_refused(bench: Bench) -> None:
     assert "has no option 'parent'" in said[4]
     assert "key_ttl has no effect without key" in said[5]
     assert said[6:] == [
-        "run.enqueue can't be called inside a phase or an effect: call it outside",
+        "run.enqueue can't be called inside a phase or an effect: call it before or after it",
         "a run can wait and enqueue only in its handler's own task or thread, not in one that the handler started",
     ]
 
