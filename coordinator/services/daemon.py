@@ -23,8 +23,8 @@ from coordinator.metrics.samples import Samples
 from coordinator.services.admission import Admission
 from coordinator.services.bell_ringer import BellRinger
 from coordinator.services.due import DueRuns
-from coordinator.services.health import Health, serve_health
-from coordinator.services.metrics_endpoint import serve_metrics
+from coordinator.services.endpoints.health import Health, serve_health
+from coordinator.services.endpoints.metrics import serve_metrics
 from coordinator.services.namespace_check import NamespaceCheck
 from coordinator.services.otel_gauges import report_gauges
 from coordinator.services.recovery import Recovery

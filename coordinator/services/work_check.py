@@ -57,7 +57,7 @@ class WorkCheck:
 
 
 def due_keys(keys: Keys) -> list[str]:
-    """Return the keys that `DueRuns` works on: delayed runs, waiting runs, deadlines, and children that a parent has let go."""
+    """Return the keys that `DueRuns` works on: delayed runs, waiting runs, deadlines, and children that a parent has dropped."""
     return [keys.delayed(), keys.waiting(), keys.deadlines(), keys.parting()]
 
 

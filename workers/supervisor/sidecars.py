@@ -17,8 +17,8 @@ from coordinator.config import Settings
 from coordinator.errors import CoordinatorError
 from coordinator.metrics.samples import Samples
 from coordinator.services.daemon import Coordinator
-from coordinator.services.health import Health, serve_health
-from coordinator.services.metrics_endpoint import serve_metrics
+from coordinator.services.endpoints.health import Health, serve_health
+from coordinator.services.endpoints.metrics import serve_metrics
 from coordinator.services.otel_gauges import report_gauges
 from workers.supervisor.supervisor import Supervisor
 

@@ -12,10 +12,10 @@ import pytest
 
 from coordinator.config import Settings
 from coordinator.errors import BadOption
-from coordinator.services import http_server
 from coordinator.services.daemon import Coordinator
-from coordinator.services.health import Health, serve_health
-from coordinator.services.http_server import parse_endpoint
+from coordinator.services.endpoints import http_server
+from coordinator.services.endpoints.health import Health, serve_health
+from coordinator.services.endpoints.http_server import parse_endpoint
 from tests.servers import Server, free_port
 from tests.waiting import eventually
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from coordinator.clock import Clock
 from coordinator.metrics.samples import CONTENT_TYPE, Samples, render, require_prometheus
-from coordinator.services.http_server import Answer, serve_http
+from coordinator.services.endpoints.http_server import Answer, serve_http
 
 FRESH_SECONDS = (
     1.0  # scrapes within this time get the same values, so that many scrapers cost the server no more than one

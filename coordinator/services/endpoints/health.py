@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from coordinator.services.http_server import Answer, serve_http
+from coordinator.services.endpoints.http_server import Answer, serve_http
 
 
 @dataclass(frozen=True, slots=True)
