@@ -1,4 +1,4 @@
-"""A plan that finds late schedules, runs and groups of a namespace, with a few commands of constant or logarithmic time."""
+"""Find late schedules and late runs of a namespace, with a few fast commands, and sort the groups in which runs wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Steps = Generator[list[Request], Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """The schedules, runs and groups of a namespace that are late.
+    """The late schedules and runs of a namespace, and the groups with the longest lines.
 
     Attributes:
         schedules: The number of schedules whose fire time has passed.
@@ -40,7 +40,7 @@ class Lateness:
 
 
 def read_lateness(namespace: OpenNamespace, groups: Sequence[GroupView]) -> Plan[Lateness]:
-    """Read the late schedules, runs and groups of a namespace.
+    """Read the late schedules and runs of a namespace, and when the groups with the longest lines began to wait.
 
     Args:
         namespace: The namespace.

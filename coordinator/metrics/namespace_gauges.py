@@ -57,8 +57,8 @@ def _add_groups(samples: Samples, groups: Sequence[GroupView]) -> None:
         kind = group.kind if group.kind in shown else OTHER
         samples.add(catalog.GROUP_WAITING, group.held, kind)
         samples.add(catalog.GROUP_ADMITTED, group.taken, kind)
-        samples.add(catalog.GROUPS_FULL, 1, kind)
-        samples.add(catalog.GROUPS_PACED, group.rate is not None and group.taken < (group.at_once or 0), kind)
+        samples.add(catalog.GROUPS_FULL, not group.waits_for_rate, kind)
+        samples.add(catalog.GROUPS_PACED, group.waits_for_rate, kind)
         samples.highest(catalog.GROUP_OLDEST, group.waited, kind)
 
 

@@ -37,7 +37,8 @@ def measure_rate(
 ) -> dict[str, float]:
     """Measure the starts of many calls that wait for a rate, while worker processes are killed one after the other.
 
-    A process that is killed has used the tokens of its calls, and its runs call again, so there are more starts than tasks.
+    A process that is killed has used the tokens of its calls, and its runs call again, so there may be more starts than tasks. The
+    share is the number of starts, divided by the burst and what the rate allows between the first and the last start.
 
     Args:
         client: The client.
@@ -56,14 +57,13 @@ def measure_rate(
     for handle in handles:
         handle.result(PATIENCE + tasks / rate)
     starts = sorted(struct.unpack("<d", part)[0] for part in _parts(starts_file))
-    steady = starts[burst:]  # the burst is over
-    used = (len(steady) - 1) / (steady[-1] - steady[0])
+    elapsed = starts[-1] - starts[0]
     return {
         "kills": float(kills),
         "starts": float(len(starts)),
         "rate_allowed": float(rate),
-        "rate_used": round(used, 1),
-        "rate_share": round(used / rate, 4),
+        "rate_used": round((len(starts) - burst) / elapsed, 1),
+        "rate_share": round(len(starts) / (burst + rate * elapsed), 4),
         "most_above_rate_times_window": round(max(excess(starts, rate)), 1),
         "burst": float(burst),
     }

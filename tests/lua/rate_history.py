@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -32,6 +33,7 @@ class Request:
     number: int
     cost: int
     stage: str = "asked"  # then waiting, open and over
+    asks_at: float = 0.0  # when its worker asks again, because of the last answer or of a hint
 
     @property
     def member(self) -> str:
@@ -80,6 +82,15 @@ class RateHistory:
         in_rate = not self.speed or need <= self.burst + EPSILON
         in_places = len(self.open_calls()) + len(before) < self.at_once
         return in_rate and in_places and self.resumes <= self.store.now
+
+    def time_left(self, request: Request) -> float:
+        """Return the ms until the first request of the line may start, as far as the rate and a back-off decide."""
+        now = self.store.now
+        level = max(Fraction(0), self.level - max(0, now - self.at) * self.speed)
+        left = max(0, min(self.resumes, now + self.pause) - now)
+        if self.speed:
+            left = max(left, math.ceil((level + request.cost - Fraction(self.burst)) / self.speed))
+        return left
 
     # -- actions
 
@@ -131,6 +142,7 @@ class RateHistory:
             if request not in self.line:
                 self.line.append(request)
                 request.stage = "waiting"
+            request.asks_at = self.store.now + found.wait_ms
 
     def end(self, choose: Choose) -> None:
         if candidates := [*self.open_calls(), *self.line]:
@@ -191,6 +203,8 @@ class RateHistory:
     def jump(self, choose: Choose) -> None:
         """Set the clock of the server."""
         self.store.later(choose([-3_600_000, -1000, -1, 3_600_000]))
+        for request in self.line:
+            request.asks_at = -math.inf  # the workers have clocks of their own
 
     def lose_worker(self, choose: Choose) -> None:
         worker = choose(self.workers)
@@ -230,6 +244,23 @@ class RateHistory:
         if level is not None:
             assert int(at) == self.at
             assert abs(float(level) - self.level) < EPSILON * (1 + self.level)
+        self.check_first()
+
+    def check_first(self) -> None:
+        """Check that the worker of the first request asks when the request may start, and not later."""
+        for worker in self.workers:
+            inbox = self.store.keys.inbox(worker)
+            hints = {
+                f"{worker}-{hint.decode().removeprefix('limit ')}" for hint in self.store.client.lrange(inbox, 0, -1)
+            }
+            self.store.client.delete(inbox)
+            for request in self.line:
+                if request.member in hints:
+                    request.asks_at = self.store.now
+        if self.line and len(self.open_calls()) < self.at_once:
+            first = self.line[0]
+            late = first.asks_at - max(self.store.now + self.time_left(first), self.store.now + 1)
+            assert late <= 0, f"{first} asks {late} ms after the time at which it may start"
 
     def finish(self) -> None:
         """Let time pass and calls end. Every request that waits starts, in order."""

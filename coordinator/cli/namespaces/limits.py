@@ -10,14 +10,15 @@ from rich.text import Text
 from coordinator.cli.framework.context import CommandContext
 from coordinator.cli.framework.groups import new_subapp
 from coordinator.cli.framework.options import command
-from coordinator.errors import BadOption
+from coordinator.errors import BadOption, NotFound
 from coordinator.model.policies.groups import UNCHANGED, GroupLimit, Unchanged
-from coordinator.views.formatting import clean
+from coordinator.views.formatting import clean, most_similar
 from coordinator.views.run_display import suggest_kind
 from coordinator.views.table import new_table
 
 app = new_subapp("Limit how many runs of a group are ready or running at once, and how many start per unit of time.")
 
+SEE_LIST = "see 'coordinator limit list'; a limit whose source is a handler ends with the workers that have it"
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the runs.")]
 Group = Annotated[str | None, typer.Option("--group", help="Only this group. Default: each group of the kind.")]
 
@@ -102,11 +103,13 @@ def list_limits(context: CommandContext) -> None:
 @command(app, name="remove")
 def remove_limit(context: CommandContext, kind: Kind, group: Group = None) -> None:
     """Remove the limits that 'limit set' has set. Then the limit of the kind or of its handler applies, if there is one."""
-    with context.connect() as client:
-        changed = client.remove_limit(kind, group=group)
     what = describe_subject(kind, group)
-    text = f"the limit of {what} was removed" if changed else f"no limit was set for {what}"
-    context.answer({"kind": kind, "group": group, "changed": changed}, Text(clean(text)))
+    with context.connect() as client:
+        if not client.remove_limit(kind, group=group):
+            others = [describe_subject(one.kind, one.group) for one in client.limits() if one.source == "operator"]
+            close = most_similar(what, others)
+            raise NotFound(f"no limit is set for {what}; {f'did you mean {close}?' if close else SEE_LIST}")
+    context.answer({"kind": kind, "group": group, "changed": True}, Text(clean(f"the limit of {what} was removed")))
 
 
 def describe_subject(kind: str, group: str | None) -> str:

@@ -11,13 +11,14 @@ from rich.text import Text
 from coordinator.cli.framework.context import CommandContext
 from coordinator.cli.framework.groups import new_subapp
 from coordinator.cli.framework.options import command
-from coordinator.errors import BadOption
+from coordinator.errors import BadOption, NotFound
 from coordinator.model.policies.rates import decode_rate, describe_rate, encode_rate
-from coordinator.views.formatting import clean, format_duration
+from coordinator.views.formatting import clean, format_duration, most_similar
 from coordinator.views.table import new_table
 
 app = new_subapp("Limit the external calls that handlers make with run.limit.")
 
+SEE_LIST = "see 'coordinator rate list'"
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name that handlers give to run.limit.")]
 
 
@@ -45,7 +46,7 @@ def set_rate(
         int | None, typer.Option("--at-once", help="Calls under way at the same time. With 0, no call starts.")
     ] = None,
 ) -> None:
-    """Set the rate for a name that handlers give to run.limit. All processes share it. It takes effect at the next call."""
+    """Set the rate for a name that handlers give to run.limit. All processes share it. It takes effect at once."""
     if rate is None and at_once is None and burst is None:
         raise BadOption("give --rate, --at-once, or both")
     with context.connect() as client:
@@ -88,9 +89,10 @@ def list_rates(context: CommandContext) -> None:
 def remove_rate(context: CommandContext, name: Name) -> None:
     """Remove a rate. From then on, run.limit refuses the name."""
     with context.connect() as client:
-        changed = client.remove_rate(name)
-    text = f"rate {name} was removed" if changed else f"there is no rate {name}"
-    context.answer({"name": name, "changed": changed}, Text(clean(text)))
+        if not client.remove_rate(name):
+            close = most_similar(name, [rate.name for rate in client.rates()])
+            raise NotFound(f"there is no rate {name}; {f'did you mean {close!r}?' if close else SEE_LIST}")
+    context.answer({"name": name, "changed": True}, Text(clean(f"rate {name} was removed")))
 
 
 def _number(number: int | None) -> str:

@@ -117,6 +117,7 @@ async def test_no_more_calls_than_the_limit_are_under_way_and_all_finish(
     bench.worker(callers(outside))
     bench.worker(callers(outside))
     await until(bench, 2, 5)
+    await eventually(lambda: outside.inside == 2, "both places are used by handlers")
     outside.answer.set()
     for id in ids:
         assert await bench.outcome(id) == "completed"
@@ -263,6 +264,61 @@ async def test_place_of_an_abandoned_worker_is_free_and_its_run_gets_one_again(
     assert await bench.outcome(id) == "completed"
 
 
+# -- calls that may start earlier than they were told
+
+
+async def test_waiting_call_starts_as_soon_as_another_has_cost_less_than_it_reserved(
+    bench: Bench, client: AsyncClient
+) -> None:
+    outside = Outside()
+    await client.set_rate("api", "1/day", burst=10)
+    first = await bench.enqueue("async", {"cost": 10, "real": 1})
+    bench.worker(callers(outside))
+    await until(bench, 1, 0)
+    second = await bench.enqueue("async", {"cost": 9})
+    await until(bench, 1, 1)
+    outside.answer.set()
+    for id in (first, second):
+        assert await bench.outcome(id) == "completed"
+
+
+async def test_waiting_calls_start_as_soon_as_the_rate_is_raised(bench: Bench, client: AsyncClient) -> None:
+    outside = Outside()
+    outside.answer.set()
+    await client.set_rate("api", "1/day", burst=1)
+    ids = [await bench.enqueue("async") for _ in range(3)]
+    bench.worker(callers(outside))
+    await until(bench, 0, 2)
+    await client.set_rate("api", "1000/s", burst=1)
+    for id in ids:
+        assert await bench.outcome(id) == "completed"
+
+
+async def test_waiting_call_starts_as_soon_as_the_call_before_it_is_lost_with_its_worker(
+    bench: Bench, client: AsyncClient
+) -> None:
+    outside = Outside()
+    outside.answer.set()
+    await client.set_rate("api", "1/day", burst=10)
+    bench.worker(callers(outside))
+    assert await bench.outcome(await bench.enqueue("async", {"cost": 5})) == "completed"
+    others: Registry[Any] = Registry()
+
+    @others.handler
+    async def large(run: AsyncRun) -> None:
+        async with run.limit("api", cost=10):
+            outside.enter(run.id)
+
+    lost, _ = bench.worker(others)
+    await bench.enqueue("large")
+    await until(bench, 0, 1)
+    small = await bench.enqueue("async", {"cost": 5})
+    await until(bench, 0, 2)
+    for partition in (0, 1):
+        await bench.abandon(lost, partition)
+    assert await bench.outcome(small) == "completed"
+
+
 @KINDS
 async def test_call_that_raises_has_cost_what_it_reserved_and_frees_its_place(
     bench: Bench, client: AsyncClient, kind: str
@@ -352,8 +408,8 @@ async def test_late_request_of_a_call_that_was_stopped_reserves_nothing(
     await bench.cancel(id)
     assert await bench.outcome(id) == "cancelled"
     await eventually(lambda: bench.admin.exists(bucket), "the call was given back")
-    given_back = bench.admin.hget(bucket, "at")
+    assert not proxy.late_replies
     delay.over.set()
-    await eventually(lambda: bench.admin.hget(bucket, "at") != given_back, "the late request was carried out")
+    await eventually(lambda: proxy.late_replies, "the late request was carried out")
     assert (counts(bench), level(bench)) == ((0, 0), 0)
     await bench.end(*serving)  # the worker leaves through the proxy

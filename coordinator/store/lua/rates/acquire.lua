@@ -1,10 +1,10 @@
 -- acquire: start an external call if its rate allows the call now; otherwise give it a turn in the line, and answer when to ask
 -- again. A worker asks until the answer is ok, and calls finish afterwards in any case.
 -- Protects: a call that starts never raises the level (the tokens in use, see shared/rates.lua) above the burst; no more calls are
--- under way than the rate allows at the same time; calls start in the order in which they began to wait; a repeated call reserves
--- once, and a call that arrives after finish reserves nothing.
+-- under way than the rate allows at the same time; calls start in the order in which they began to wait; a call that leaves the
+-- line without a start delays no other; a repeated call reserves once, and a call that arrives after finish reserves nothing.
 -- Role: worker
--- Keys: bucket, holders, namespace, rates, turns, workers
+-- Keys: bucket, holders, inbox, namespace, rates, turns, workers
 -- ARGV: now, worker
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   worker: id of the worker in the partition of the name
@@ -13,7 +13,7 @@
 --   number: number of the request; a worker gives each request a higher one
 --   cost: tokens to reserve
 -- Flags: allow-oom
--- Uses: time, calls, rates
+-- Uses: time, queue, calls, rates
 -- Answers: ok, wait, old, gone, unknown, large, bad, unreadable
 --   wait: with the ms after which to ask again, and the number of requests before it in the line
 --   old: the request has ended, or the worker has sent a request with a higher number; nothing is reserved; ask with a new number
@@ -58,7 +58,7 @@ local function acquire(name, number, cost)
   local rate, missing = read_rate(name)
   local request = worker .. '-' .. int(number)
   if not rate or cost > rate.burst then
-    redis.pcall('ZREM', turns_key(name), request)
+    if redis.pcall('ZREM', turns_key(name), request) == 1 then hint_turns(name, 0, 0) end
     return { missing or 'large', rate and int(rate.burst) }
   end
   local bucket = read_bucket(name, rate.speed, clock, worker)
@@ -74,6 +74,7 @@ local function acquire(name, number, cost)
     turn = redis.call('ZSCORE', turns_key(name), request)
     rank = turn and redis.call('ZRANK', turns_key(name), request) or redis.call('ZCARD', turns_key(name))
     ahead = first and math.max(0, (tonumber(turn) or bucket.ticket) - first) or 0
+    if first then close_gap(name, rate, bucket, cost, first, request) end
   end
   if not answer and not turn and number <= before then answer = { 'old' } end
   if not answer then
@@ -84,14 +85,15 @@ local function acquire(name, number, cost)
     end
     if left <= 0 and not full then
       if rate.speed > 0 then bucket.level = bucket.level + cost end
-      if turn then redis.call('ZREM', turns_key(name), request) end
+      if turn then take_turn(name, rate, bucket, request, cost, rank) end
       redis.call('ZADD', holders_key(name), cost, request)
       redis.call('PEXPIRE', holders_key(name), WEEK_MS)
       answer = { 'ok' }
     else
       if not turn then
         redis.call('ZADD', turns_key(name), string.format('%.17g', bucket.ticket), request)
-        bucket.ticket = bucket.ticket + math.max(cost, 0.001) -- requests without a cost need different tickets, too
+        bucket.front = bucket.front or bucket.ticket
+        bucket.ticket = bucket.ticket + math.max(cost, LEAST_TICKET)
       end
       redis.call('PEXPIRE', turns_key(name), WEEK_MS)
       -- A call that cost less than it had reserved lets the others start earlier than they were told.

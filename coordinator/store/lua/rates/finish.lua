@@ -27,12 +27,17 @@ local function finish(name, number, cost)
   local answer = 'again'
   if reserved then
     if cost and rate.speed > 0 then bucket.level = math.max(0, bucket.level + cost - reserved) end
-    if cost and cost < reserved then bucket.settled = '1' end
+    if cost and cost < reserved then
+      bucket.settled = '1'
+      offer_tokens(name, rate, bucket)
+    end
     redis.call('ZREM', holders_key(name), request)
     bucket.held = bucket.held - 1
     answer = 'ok'
   elseif redis.call('ZREM', turns_key(name), request) == 1 then
     answer = 'left'
+    local _, first = find_turn(name, 0)
+    if first then close_gap(name, rate, bucket, 0, first) end
   end
   write_bucket(name, bucket, rate.speed, clock, worker)
   if answer ~= 'again' then call_next(name, rate.at_once, bucket.held) end

@@ -1,7 +1,7 @@
--- rate: set or remove the rate of external calls. Calls that have started continue.
+-- rate: set or remove the rate of external calls. Calls that have started continue. Calls that wait ask again, from the first on.
 -- Protects: a call that is sent twice or late does not undo a later change; until the change, the level falls with the old speed.
 -- Role: producer
--- Keys: bucket, holders, namespace, pauses, rates, turns
+-- Keys: bucket, holders, inbox, namespace, pauses, rates, turns, workers
 -- ARGV: now, name, rate, seen, operation
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   name: name of the rate
@@ -9,7 +9,7 @@
 --   seen: the text in the last answer 'changed'; empty: the caller has none yet, so the answer is 'changed'
 --   operation: id of this change; a repeated call has the same
 -- Flags: allow-oom
--- Uses: time, pause, calls, rates
+-- Uses: time, queue, pause, calls, rates
 -- Answers: ok, again, changed, bad, unreadable
 --   again: the rate already had this value
 --   changed: with "<operation of the last change>@<the server's time in ms>"; the caller sends the change again with it as seen
@@ -35,6 +35,8 @@ else
 end
 if redis.call('EXISTS', bucket_key(name)) == 1 then
   known = read_rate(name)
+  bucket.late = bucket.ticket
+  hint_turns(name, 0, MOST_HINTS - 1)
   write_bucket(name, bucket, known and known.speed or 0, clock, '')
 end
 local word = before == rate and 'again' or 'ok'

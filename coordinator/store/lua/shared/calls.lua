@@ -1,6 +1,10 @@
 -- Requests of external calls that share a rate. A request is "<worker>-<number>": one block of a handler. `holders` has the
 -- requests whose blocks are open, by the cost that they reserved. `turns` has the requests that wait, by ticket: the cost of all
 -- requests that began to wait before them. A request whose worker is gone does not count any more.
+--
+-- A request that waits sleeps until the time that it was told, which follows from the tickets of the requests before it. A request
+-- that leaves the line without a start leaves a gap between the tickets. When the requests before a gap have started, all others may
+-- start earlier than they were told. Then the first requests of the line get a hint, so that their workers ask again.
 
 -- Return the rate of a name: speed is in tokens per ms, 0 if only the number of simultaneous calls is limited. Return nil and the
 -- answer word if there is no rate.
@@ -35,6 +39,14 @@ local function call_next(name, at_once, held)
   if request then notify(worker_in(request), 'limit ' .. string.match(request, '%d+$')) end
 end
 
+-- Tell the workers of the requests at these ranks of the line, other than `asker`, to ask again.
+local function hint_turns(name, from, to, asker)
+  for _, request in ipairs(redis.call('ZRANGE', turns_key(name), from, to)) do
+    local worker = worker_in(request)
+    if request ~= asker and is_live(worker) then notify(worker, 'limit ' .. string.match(request, '%d+$')) end
+  end
+end
+
 -- Remove the requests of a worker from a set. Return how many there were; nil if the key has another type.
 local function remove_requests(key, worker)
   local requests, removed = redis.pcall('ZRANGE', key, 0, -1), 0
@@ -45,14 +57,16 @@ local function remove_requests(key, worker)
   return removed
 end
 
--- Remove all requests of a worker that is gone, and tell the requests that may have its places now. A request that is not removed
--- here, for example because its rate was removed, is removed by the next call that needs its place.
+-- Remove all requests of a worker that is gone, and tell the requests that may have its places now. If it had a turn in a line that
+-- does not wait for places, the first request asks again, and finds the gap. A request that is not removed here, for example because its rate was removed,
+-- is removed by the next call that needs its place.
 local function forget_calls(worker)
   for _, name in ipairs(redis.pcall('HKEYS', rates_key())) do
     local freed, left = remove_requests(holders_key(name), worker), remove_requests(turns_key(name), worker)
-    local rate = freed and left and freed > 0 and read_rate(name)
+    local rate = freed and left and freed + left > 0 and read_rate(name)
     if rate then
       local held = redis.call('ZCARD', holders_key(name)) + freed
+      if left > 0 and held < rate.at_once then hint_turns(name, 0, 0) end
       for i = 1, freed do call_next(name, rate.at_once, held - i) end
     end
   end
