@@ -7,6 +7,7 @@ from typing import Any
 
 from coordinator.encoding.codec import encode
 from coordinator.model.output import Event, Folder, Gap, Rewind
+from coordinator.model.run import Note
 from coordinator.store.plans import output as output_plans
 from coordinator.store.plans.attempts import Output
 from tests.lua.store import Store
@@ -33,12 +34,26 @@ class Said:
         return self.first + len(self.values) - 1
 
     def output(self) -> Output:
-        return Output(
-            self.first, self.base, self.settled, tuple(b"e" + encode(value, "an event") for value in self.values)
-        )
+        return Output(self.first, self.base, self.settled, tuple(map(encode_said, self.values)))
 
     def wire(self) -> bytes:
         return self.output().wire()
+
+
+def encode_said(value: int) -> bytes:
+    """Return an event as an owner sends it. Every third one is a note, which shares the numbers of the other events."""
+    if value % 3 == 0:
+        return b"n" + encode([str(value), value, None], "a note")
+    return b"e" + encode(value, "an event")
+
+
+def decode_said(value: Any) -> int:
+    """Return the value of an event or a note that a reader has got."""
+    said = int(value.text if isinstance(value, Note) else value)
+    assert isinstance(value, Note) == (said % 3 == 0), (
+        f"{value!r} is a note for its reader, and was none, or the other way round"
+    )
+    return said
 
 
 @dataclass
@@ -132,7 +147,7 @@ class Reader:
                     self.text += [None] * count
                 case Event(number=number, value=value):
                     assert number == len(self.text) + 1, "events come in order, each once"
-                    self.text.append(value)
+                    self.text.append(decode_said(value))
 
     def assert_matches(self, output: ModelOutput) -> None:
         """Assert that the reader, which has just looked, has the valid events; or the settled ones, if it waits for them."""

@@ -190,7 +190,7 @@ async def _may_carry_events(attempt: Attempt) -> bool:
     emitter = attempt.emitter
     if emitter is None:
         return True
-    if not emitter.trusts(attempt) and not await emitter.is_known(attempt):
+    if not await emitter.may_carry(attempt):
         return False
     await emitter.send_ahead(attempt)
     return True

@@ -1,7 +1,8 @@
 """Read the output of one run, for threads and for event loops.
 
 A reader first reads the stored entries to the end of the stream, then it gets new entries from the feed of the client. It
-subscribes to the feed before it reads, so that it misses no entry; `Folder` skips entries that come twice.
+subscribes to the feed before it reads, so that it misses no entry. The feed begins after the entry that was the newest one at that
+time, so it does not read the stored entries once more. `Folder` skips entries that come twice.
 """
 
 from __future__ import annotations
@@ -26,26 +27,20 @@ if TYPE_CHECKING:
 MOST_PAGES = limits.OUTPUT_EVENTS // output_plans.PAGE + 1
 
 
-def begin(namespace: OpenNamespace, id: str) -> Plan[tuple[Keys, bool]]:
-    """Prepare to read the output of a run. Return the keys of its partition, and True if the run has ended.
+def begin(namespace: OpenNamespace, id: str) -> Plan[tuple[Keys, str | None]]:
+    """Prepare to read the output of a run.
+
+    Returns:
+        The keys of the run's partition, and the id of the newest entry of its output; None if the run has ended.
 
     Raises:
         NotFound: The run does not exist, or its retention is over.
     """
     keys = yield from namespace.keys(id)
-    return keys, (yield from has_ended(namespace, keys, id))
-
-
-def has_ended(namespace: OpenNamespace, keys: Keys, id: str) -> Plan[bool]:
-    """Return True if a run has ended.
-
-    Raises:
-        NotFound: The run does not exist, or its retention is over.
-    """
-    answer, _ = yield from reading(output_plans.listen(keys, id))
-    if answer == "missing":
+    found = yield from reading(output_plans.listen(keys, id))
+    if found.word == "missing":
         raise run_not_found(id)
-    return answer == "ended"
+    return keys, None if found.word == "ended" else found.newest
 
 
 def read_to_end(namespace: OpenNamespace, keys: Keys, id: str, after: str) -> Plan[list[Entry]]:
@@ -89,15 +84,15 @@ class Patience:
 
 def stream(client: Client, id: str, folder: Folder, timeout: float | None) -> Generator[Item, None, None]:
     """Yield the items of a run's output, for a thread. See `Handle.stream`."""
-    keys, ended = client._do(begin, id)
+    keys, newest = client._do(begin, id)
     patience = Patience(client._clock, timeout)
-    while not ended:
+    while newest is not None:
         session = client._open()
-        with session.feed.subscribe(keys, id, folder.cursor) as inbox:
+        with session.feed.subscribe(keys, id, newest) as inbox:
             for item in folder.fold(client._do(read_to_end, keys, id, folder.cursor)):
                 yield item
                 patience.renew()
-            while not (folder.ended or ended or inbox.behind):
+            while not (folder.ended or newest is None or inbox.behind):
                 if not inbox.wait(patience.left()):
                     raise patience.error(id)
                 client._open()  # raises if the client was closed meanwhile
@@ -106,9 +101,11 @@ def stream(client: Client, id: str, folder: Folder, timeout: float | None) -> Ge
                     patience.renew()
                 if inbox.doubtful and not folder.ended:
                     inbox.doubtful = False
-                    ended = client._do(has_ended, keys, id)
+                    keys, newest = client._do(begin, id)
         if folder.ended:
             return
+        if inbox.behind and newest is not None:
+            keys, newest = client._do(begin, id)
     # The run had ended before, or it ended without an end in its output: its last entries may not be read yet.
     yield from folder.fold(client._do(read_to_end, keys, id, folder.cursor))
 
@@ -117,15 +114,15 @@ async def stream_async(
     client: AsyncClient, id: str, folder: Folder, timeout: float | None
 ) -> AsyncGenerator[Item, None]:
     """Yield the items of a run's output, for an event loop. See `AsyncHandle.stream`."""
-    keys, ended = await client._do(begin, id)
+    keys, newest = await client._do(begin, id)
     patience = Patience(client._clock, timeout)
-    while not ended:
+    while newest is not None:
         session = client._open()
-        async with session.feed.subscribe(keys, id, folder.cursor) as inbox:
+        async with session.feed.subscribe(keys, id, newest) as inbox:
             for item in folder.fold(await client._do(read_to_end, keys, id, folder.cursor)):
                 yield item
                 patience.renew()
-            while not (folder.ended or ended or inbox.behind):
+            while not (folder.ended or newest is None or inbox.behind):
                 if not await inbox.wait(patience.left()):
                     raise patience.error(id)
                 client._open()  # raises if the client was closed meanwhile
@@ -134,8 +131,10 @@ async def stream_async(
                     patience.renew()
                 if inbox.doubtful and not folder.ended:
                     inbox.doubtful = False
-                    ended = await client._do(has_ended, keys, id)
+                    keys, newest = await client._do(begin, id)
         if folder.ended:
             return
+        if inbox.behind and newest is not None:
+            keys, newest = await client._do(begin, id)
     for item in folder.fold(await client._do(read_to_end, keys, id, folder.cursor)):
         yield item

@@ -15,6 +15,8 @@ from coordinator.store.transport.wire import Entries
 
 MOST_ENTRIES = 2_000  # the largest number of entries in the inbox of one reader
 MOST_BYTES = 1024 * 1024  # the largest number of bytes in the inbox of one reader
+MOST_READ = 500  # the largest number of entries of one stream in one reply of the server
+LARGE_REPLY = 1024 * 1024  # bytes of a reply above which the next one has fewer entries
 
 
 class Subscription:
@@ -45,7 +47,7 @@ class Subscription:
         """Add entries to the inbox. Return False if the inbox is full: the reader is behind then."""
         with self._lock:
             self.silent_since = None
-            self._bytes += sum(len(fields[1]) for _, fields in entries if len(fields) > 1)
+            self._bytes += _size(entries)
             if len(self._entries) + len(entries) > MOST_ENTRIES or self._bytes > MOST_BYTES:
                 self.behind = True
             else:
@@ -71,10 +73,16 @@ class Subscriptions:
     Args:
         keys: The keys of the partition.
         client: The name of the client.
+
+    Attributes:
+        most: The number of entries of one stream to read at once. The server limits a reply by this number and not by its size, so
+            the number follows the size of the last replies. A very large reply would take long on a slow line, and delay the
+            entries of all other readers.
     """
 
     def __init__(self, keys: Keys, client: str) -> None:
         self.keys, self.client = keys, client
+        self.most = MOST_READ // 10
         self.lock = threading.Lock()
         self._bell, self._bell_cursor = keys.reader(client), "0-0"
         self._cursors: dict[str, str] = {}
@@ -111,10 +119,10 @@ class Subscriptions:
             self._cursors.pop(key, None)
             self._unproved.discard(key)
 
-    def wanted(self) -> tuple[list[str], list[str]]:
-        """Return the keys of the streams to read, and the ids after which to read them."""
+    def wanted(self) -> tuple[list[str], list[str], int]:
+        """Return the keys of the streams to read, the ids after which to read them, and the number of entries of each stream."""
         with self.lock:
-            return [self._bell, *self._cursors], [self._bell_cursor, *self._cursors.values()]
+            return [self._bell, *self._cursors], [self._bell_cursor, *self._cursors.values()], self.most
 
     def doubt_silent(self, now: float, seconds: float) -> None:
         """Mark each reader that has received nothing for some time as doubtful.
@@ -139,6 +147,7 @@ class Subscriptions:
             if not entries:
                 for reader in (one for readers in self._readers.values() for one in readers):
                     reader.doubt()
+            self._follow_size(sum(_size(found) for found in entries.values()))
             for key, found in entries.items():
                 last = found[-1][0].decode()
                 if key == self._bell:
@@ -148,6 +157,18 @@ class Subscriptions:
                     self._unproved.discard(key)
                     self._readers[key] = [one for one in self._readers[key] if one.put(found)]
                     self._drop_unread(key)
+
+    def _follow_size(self, size: int) -> None:
+        """Read fewer entries at once after a large reply of the server, and more after a small one."""
+        if size > LARGE_REPLY:
+            self.most = max(1, self.most * LARGE_REPLY // size)
+        elif size < LARGE_REPLY // 4:
+            self.most = min(MOST_READ, 2 * self.most)
+
+
+def _size(entries: list[Entry]) -> int:
+    """Return the number of bytes of the values of entries."""
+    return sum(len(fields[1]) for _, fields in entries if len(fields) > 1)
 
 
 def _order(id: str) -> tuple[int, int]:

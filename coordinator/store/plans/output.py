@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.store.keys import Keys
 from coordinator.store.replies import text, word
@@ -15,14 +15,24 @@ Entry = tuple[bytes, list[bytes]]
 PAGE = 1_000  # entries in one page
 
 
-def listen(keys: Keys, id: str) -> Generator[Request, Any, tuple[str, str]]:
-    """Prepare to read the output of a run: from now on, the script that ends the run writes an end to the output.
+class Listening(NamedTuple):
+    """The answer to a client that wants to read the output of a run.
 
-    Returns:
-        The answer word of listen.lua (open, ended, missing), and the status of the run.
+    Attributes:
+        word: The answer word of listen.lua: open, ended, missing.
+        status: The status of the run; empty if it is missing.
+        newest: The id of the newest entry of the output of an open run. New entries follow it.
     """
+
+    word: str
+    status: str = ""
+    newest: str = "0-0"
+
+
+def listen(keys: Keys, id: str) -> Generator[Request, Any, Listening]:
+    """Prepare to read the output of a run: from now on, the script that ends the run writes an end to the output."""
     reply = yield LISTEN.call(keys.at, id=id)
-    return word(reply), text(reply[1]) if len(reply) > 1 else ""
+    return Listening(*map(text, reply))
 
 
 def read_page(keys: Keys, id: str, after: str) -> Generator[Request, Any, list[Entry]]:

@@ -13,6 +13,7 @@ import pytest
 
 from coordinator import AsyncClient, Client, Event, Gap, Refused, Rewind
 from coordinator.client.output import async_feed, subscriptions
+from coordinator.client.output.subscriptions import Subscription
 from coordinator.model import features
 from coordinator.store import scripts
 from tests.conftest import StartServer
@@ -382,6 +383,54 @@ async def test_slow_reader_gets_every_event_that_the_server_keeps(
     assert values == list(range(count))
 
 
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_late_reader_reads_the_stored_events_once(
+    bench: Bench, client: AsyncClient, valkey_server: Server, namespace: str, kind: str
+) -> None:
+    runs, go, stored = Registry(), asyncio.Event(), asyncio.Event()
+
+    @runs.handler(throttle=0)
+    async def talk(run: AsyncRun) -> None:
+        for number in range(50):
+            run.emit(number)
+        await run.flush()
+        stored.set()
+        await go.wait()
+        run.emit("late")
+
+    taken: list[int] = []
+    put = Subscription.put
+
+    def count(inbox: Subscription, entries: list[Any]) -> bool:
+        taken.append(len(entries))
+        return put(inbox, entries)
+
+    bench.worker(runs)
+    id = await bench.enqueue("talk")
+    await stored.wait()
+    plain, values = Client(valkey_server.url, namespace), list[Any]()
+
+    def read_plain() -> None:
+        for item in plain.handle(id).stream(timeout=30):
+            assert isinstance(item, Event)
+            values.append(item.value)
+
+    async def read_async() -> None:
+        async for item in client.handle(id).stream(timeout=30):
+            assert isinstance(item, Event)
+            values.append(item.value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Subscription, "put", count)
+        reading = asyncio.create_task(asyncio.to_thread(read_plain) if kind == "plain" else read_async())
+        await eventually(lambda: len(values) == 50, "the stored events")
+        go.set()
+        await reading
+    assert values == [*range(50), "late"]
+    assert sum(taken) <= 3, "the feed reads only what is new: the last event, its settled position and the end"
+    await asyncio.to_thread(plain.close)
+
+
 async def test_many_readers_share_one_connection(bench: Bench, client: AsyncClient) -> None:
     runs, go = Registry(), asyncio.Event()
 
@@ -496,7 +545,7 @@ async def test_events_are_not_stored_while_a_process_of_an_older_version_lives(
     id = await bench.enqueue("talk")
     await bench.until(id, "completed")
     assert bench.admin.exists(keys.output(id)) == 0
-    assert "does not know them" in caplog.text
+    assert "does not support events" in caplog.text
     assert "coordinator old" in caplog.text
     bench.admin.zrem(keys.coordinators(), f"old+{features.WAITS}")
     go.set()

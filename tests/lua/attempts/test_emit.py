@@ -409,12 +409,22 @@ def test_lost_run_that_is_dead_keeps_the_events_of_its_last_attempt(store: Store
 
 def test_run_that_is_cancelled_while_it_is_queued_gets_an_end_if_somebody_listens(store: Store) -> None:
     id, unread = store.enqueue(), store.enqueue()
-    assert store.do(output_plans.listen(store.keys, id)) == ("open", "queued")
+    assert store.do(output_plans.listen(store.keys, id)) == ("open", "queued", "0-0")
     store.cancel(id)
     store.cancel(unread)
     assert end_of(store, id) == "cancelled"
     assert store.client.exists(store.keys.output(unread)) == 0
-    assert store.do(output_plans.listen(store.keys, id)) == ("ended", "cancelled")
+    assert store.do(output_plans.listen(store.keys, id))[:2] == ("ended", "cancelled")
+
+
+def test_listener_gets_the_id_of_the_newest_entry(store: Store) -> None:
+    run = store.running()
+    emit(store, run, output(1, 5, 6))
+    newest = entries(store, run.id)[-1][0]
+    assert store.do(output_plans.listen(store.keys, run.id)) == ("open", "running", newest)
+    store.client.delete(store.keys.output(run.id))
+    store.client.set(store.keys.output(run.id), "damage")
+    assert store.do(output_plans.listen(store.keys, run.id)) == ("open", "running", "0-0")
 
 
 def test_expired_run_gets_an_end_if_somebody_listens(store: Store) -> None:
@@ -426,7 +436,7 @@ def test_expired_run_gets_an_end_if_somebody_listens(store: Store) -> None:
 
 
 def test_nobody_can_listen_to_a_run_that_does_not_exist(store: Store) -> None:
-    assert store.do(output_plans.listen(store.keys, store.id())) == ("missing", "")
+    assert store.do(output_plans.listen(store.keys, store.id()))[:2] == ("missing", "")
 
 
 def test_output_of_a_run_without_retention_stays_for_a_minute(store: Store) -> None:

@@ -70,6 +70,20 @@ def test_every_way_back_to_the_queue_adds_the_time_of_the_attempt_once(store: St
     assert spent(store, run.id)["used"] == 1230
 
 
+def test_time_for_which_a_run_waits_does_not_count(store: Store) -> None:
+    run = store.running()
+    store.later(1000)
+    assert [store.suspend(run, go=0), store.suspend(run, go=0)] == ["waiting", "waiting"]
+    store.later(86_400_000)
+    store.send(run.id, "go")
+    store.join("w2")
+    run = store.take("w2")
+    assert run.spent.split()[0] == "1000"
+    store.later(30)
+    assert store.release(run) == "ok"
+    assert spent(store, run.id)["used"] == 1030
+
+
 def test_crashed_attempt_counts_until_the_last_heartbeat_of_its_worker(store: Store) -> None:
     run = store.running()
     store.tick_for(4000)

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans.attempts import Output, netstrings
-from tests.lua.outputs import Reader
+from tests.lua.outputs import Reader, encode_said
 from tests.lua.store import Store, delta
 
 HISTORIES = 25
@@ -38,7 +38,7 @@ class History:
             self.text.append(self.number)
 
     def unacknowledged(self, settled: int) -> Output:
-        events = tuple(b"e" + bytes([value]) for value in self.text[self.acked :])
+        events = tuple(map(encode_said, self.text[self.acked :]))
         return Output(self.acked + 1, self.base, settled, events)
 
     def emit(self) -> None:

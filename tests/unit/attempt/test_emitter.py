@@ -19,6 +19,7 @@ from workers.attempt.output.emitter import (
     MOST_EVENTS,
     PACE,
     SHORTEST_PACE,
+    TRUSTED_SECONDS,
     Emitter,
     Sending,
 )
@@ -153,6 +154,41 @@ async def test_refused_events_of_one_run_are_dropped_and_the_others_are_stored(
     stale, owned = Emitting(emitter, "stale"), Emitting(emitter, "owned")
     await until_sent(emitter)
     assert (stale.outbox.closed, owned.outbox.closed, owned.outbox.waiting) == (True, False, False)
+
+
+async def check_of(emitter: Emitter, run: Emitting, monkeypatch: pytest.MonkeyPatch, old: str | None) -> bool:
+    """Return whether a save of a run may carry events. A check of the processes finds the old process, if any."""
+
+    def find(keys: Any, feature: Any) -> Any:
+        yield from ()
+        return old
+
+    monkeypatch.setattr("workers.attempt.output.emitter.worker_plans.find_process_without", find)
+    return await emitter.may_carry(cast("Attempt", run))
+
+
+async def test_save_of_a_new_output_is_checked_again_after_a_while(
+    server: Server, emitter: Emitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emitter.__class__, "schedule", lambda emitter, attempt: None)
+    emitter._trusted.clear()
+    run = Emitting(emitter, "new")
+    assert await check_of(emitter, run, monkeypatch, None)
+    assert await check_of(emitter, run, monkeypatch, "coordinator old"), "the check is not repeated at once"
+    emitter._trusted[0] -= TRUSTED_SECONDS
+    assert not await check_of(emitter, run, monkeypatch, "coordinator old")
+
+
+async def test_save_of_an_output_that_exists_carries_its_events_beside_an_older_process(
+    server: Server, emitter: Emitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Emitting(emitter, "r")
+    await until_sent(emitter)
+    emitter._trusted.clear()
+    run.outbox.add(b"e", b"late")
+    assert await check_of(emitter, run, monkeypatch, "coordinator old")
+    resumed = Outbox(3, emitter.unsent)
+    assert (resumed.begun, Outbox(0, emitter.unsent).begun) == (True, False)
 
 
 def pause(runs: int, failures: int = 0) -> float:

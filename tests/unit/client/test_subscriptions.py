@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.client.output.subscriptions import Subscription, Subscriptions
+from coordinator.client.output.subscriptions import LARGE_REPLY, MOST_READ, Subscription, Subscriptions
 from coordinator.store.keys import Keys
 from coordinator.store.plans.output import Entry
 
@@ -22,12 +22,12 @@ def subscribed(streams: Subscriptions, cursor: str = "0-0", key: str = KEY) -> S
     return subscription
 
 
-def entry(id: str) -> Entry:
-    return id.encode(), [b"e0", b"1000 x"]
+def entry(id: str, size: int = 6) -> Entry:
+    return id.encode(), [b"e0", b"1000 ".ljust(size, b"x")]
 
 
 def cursor_of(streams: Subscriptions, key: str = KEY) -> str:
-    keys, cursors = streams.wanted()
+    keys, cursors, _ = streams.wanted()
     return dict(zip(keys, cursors, strict=True))[key]
 
 
@@ -70,3 +70,36 @@ def test_reader_doubts_again_after_each_time_without_an_entry(streams: Subscript
             doubts.append(second)
             silent.doubtful = False
     assert len(doubts) == 3
+
+
+def read_sizes(streams: Subscriptions, runs: int, size: int, replies: int) -> list[int]:
+    """Let the server answer as often as given, with as many entries of each run as wanted. Return the bytes of each reply."""
+    sizes = []
+    for reply in range(replies):
+        most = streams.wanted()[2]
+        ids = [f"{reply + 1}-{number}" for number in range(most)]
+        entries = {f"{KEY}{run}": [entry(id, size) for id in ids] for run in range(runs)}
+        streams.deliver(entries)
+        sizes.append(sum(len(fields[1]) for found in entries.values() for _, fields in found))
+    return sizes
+
+
+@pytest.mark.parametrize(("runs", "size"), [(1, 64 * 1024), (40, 16 * 1024), (200, 1024)])
+def test_replies_with_large_events_have_fewer_entries(streams: Subscriptions, runs: int, size: int) -> None:
+    sizes = read_sizes(streams, runs, size, 10)
+    assert max(sizes[1:]) <= LARGE_REPLY, (
+        "the number of entries follows the size of the replies, for all streams together"
+    )
+    assert sizes[-1] >= LARGE_REPLY // 8
+
+
+def test_reply_has_at_least_one_entry_of_each_stream(streams: Subscriptions) -> None:
+    read_sizes(streams, 100, 64 * 1024, 5)
+    assert streams.wanted()[2] == 1
+
+
+def test_number_of_entries_grows_again_after_large_events(streams: Subscriptions) -> None:
+    read_sizes(streams, 1, 512 * 1024, 3)
+    assert streams.wanted()[2] == 2
+    read_sizes(streams, 1, 60, 20)
+    assert streams.wanted()[2] == MOST_READ

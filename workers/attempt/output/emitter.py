@@ -218,11 +218,21 @@ class Emitter:
         if old not in self._warned:
             self._warned.add(old)
             logger.warning(
-                "events of run %s are not stored yet, because %s was started with an older version that does not know them: "
+                "events of run %s are not stored yet, because %s was started with an older version that does not support events: "
                 "restart that process with the new version", attempt.id, old,
             )  # fmt: skip
         return False
 
-    def trusts(self, attempt: Attempt) -> bool:
-        """Return True if saves may carry events, because a check has found that all processes of the partition know outputs."""
-        return attempt.lease.keys.partition in self._trusted
+    async def may_carry(self, attempt: Attempt, give_up: Callable[[], bool] = lambda: True) -> bool:
+        """Return True if a save or an outcome may carry the events of an attempt.
+
+        A run whose output exists keeps it complete, even if a process of an older version was started meanwhile.
+
+        Args:
+            attempt: The attempt.
+            give_up: Returns True when the worker cannot wait for the server any longer.
+
+        Raises:
+            CoordinatorError: If the server could not be asked.
+        """
+        return (attempt.outbox is not None and attempt.outbox.begun) or await self.is_known(attempt, give_up)

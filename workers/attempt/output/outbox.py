@@ -38,6 +38,7 @@ class Outbox:
 
     Attributes:
         position: The number of the last event.
+        begun: True if the server has stored events of the run, in this attempt or before its checkpoint.
         dropped: The number of events that were dropped.
         settled: The number of the last event that a stored checkpoint covers, as far as the server has confirmed.
         closed: True if the server refuses the events, because the run belongs to another owner.
@@ -45,6 +46,7 @@ class Outbox:
 
     def __init__(self, base: int, unsent: UnsentBytes) -> None:
         self.position = self.settled = self._base = base
+        self.begun = base > 0
         self.dropped = 0
         self.closed = False
         self._events: deque[bytes] = deque()
@@ -114,6 +116,7 @@ class Outbox:
     def stored(self, output: Output) -> None:
         """Remove the events that the server has stored."""
         with self._lock:
+            self.begun = True
             self.settled = max(self.settled, output.settled)
             while self._events and self.position - len(self._events) + 1 <= output.last:
                 self._remove_oldest()
