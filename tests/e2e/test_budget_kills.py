@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections import Counter
 
@@ -62,7 +61,7 @@ def test_run_over_its_budget_waits_over_a_roll_and_a_grant_continues_it_at_the_s
     handle: Handle[int] = client.enqueue("asker", {"count": 6})
     wait_until(lambda: handle.view().status is Status.WAITING, "the run waits for a grant", timeout=90)
     stage.run("coordinator", "show", handle.id)
-    assert re.search(r"waits for a grant since \S+, because its budget is spent", stage.logs())
+    assert "waits for a grant, because its budget is spent" in stage.logs()
     before = set(children(fleet.pid))
     os.kill(fleet.pid, signal.SIGHUP)  # a roll
     wait_until(lambda: "roll finished: 2 of 2 replaced" in stage.logs(), "the roll is over", timeout=120)

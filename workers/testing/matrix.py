@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from coordinator.errors import Refused
 from coordinator.model.enqueue import Inputs
+from coordinator.model.policies.budget import TOPIC, Amount
 from coordinator.model.policies.retry import is_unknown
 from workers.handlers.handler import Handler
 from workers.testing.rounds import Fault, Round
@@ -42,6 +43,7 @@ def crash_matrix(
     resources: Callable[[], R] | None = None,
     effects: Callable[[R], Any] | None = None,
     signals: Sequence[tuple[str, Any]] = (),
+    grants: Sequence[Mapping[str, float]] = (),
 ) -> Matrix:
     """Kill a handler at each of its cuts, resume it, and check that the run ends in the same way as without a crash.
 
@@ -67,16 +69,17 @@ def crash_matrix(
             the stand-in as `run.resources`.
         effects: A function that returns the effects of the handler on this stand-in, for example a list of calls.
         signals: The signals for the run, as in `[("approval", {"by": "ada"})]`, in the order in which they are sent.
+        grants: The grants for a run whose budget has `then="wait"`, as in `[{"usd": 5}]`. They are sent like signals.
 
     Returns:
         The number of cuts, and the result of the handler.
 
     Raises:
         AssertionError: If a round had another result or other effects, or did not reach the same cuts; if the handler has no cut;
-            or if it waits for a signal that is not in `signals`.
+            or if it waits for a signal that is not in `signals`, or for a grant that is not in `grants`.
         Refused: If `inputs` was not made by `handler.inputs(…)`.
     """
-    trials = _Trials(_handler_of(inputs, "crash_matrix"), inputs, resources, effects, signals)
+    trials = _Trials(_handler_of(inputs, "crash_matrix"), inputs, resources, effects, signals, grants)
     if not trials.cuts:
         raise AssertionError(
             f"the handler of {inputs.kind!r} has no cut, so there is nothing to kill it at: use run.phase, run.loop, "
@@ -98,6 +101,7 @@ def drain_matrix(
     resources: Callable[[], R] | None = None,
     effects: Callable[[R], Any] | None = None,
     signals: Sequence[tuple[str, Any]] = (),
+    grants: Sequence[Mapping[str, float]] = (),
 ) -> Matrix:
     """Ask a handler to stop at each of its cuts, as a deploy does, and check that its result and its effects are the same.
 
@@ -111,21 +115,31 @@ def drain_matrix(
             the stand-in as `run.resources`.
         effects: A function that returns the effects of the handler on this stand-in, for example a list of calls.
         signals: The signals for the run, as in `[("approval", {"by": "ada"})]`, in the order in which they are sent.
+        grants: The grants for a run whose budget has `then="wait"`, as in `[{"usd": 5}]`. They are sent like signals.
 
     Returns:
         The number of cuts, and the result of the handler.
 
     Raises:
         AssertionError: If a round had another result or other effects, or if the handler waits for a signal that is not in
-            `signals`.
+            `signals`, or for a grant that is not in `grants`.
         Refused: If `inputs` was not made by `handler.inputs(…)`.
     """
-    trials = _Trials(_handler_of(inputs, "drain_matrix"), inputs, resources, effects, signals)
+    trials = _Trials(_handler_of(inputs, "drain_matrix"), inputs, resources, effects, signals, grants)
     for late in trials.ways:
         cuts = trials.undisturbed(late)
         for number in range(1, cuts + 1):
             trials.disturbed(late, "drain", number, f"after a drain that began at cut {number} of {cuts}")
     return trials.matrix
+
+
+def _amount(usd: float = 0, tokens: float = 0, requests: float = 0) -> list[int]:
+    """Return the payload of a grant.
+
+    Raises:
+        BadOption: If a number is not valid.
+    """
+    return [*Amount.of(usd, cast("int", tokens), cast("int", requests))]
 
 
 def _handler_of(inputs: Inputs[Any], caller: str) -> Handler[..., Any]:
@@ -151,14 +165,17 @@ class _Trials:
         resources: Callable[[], Any] | None,
         effects: Callable[[Any], Any] | None,
         signals: Sequence[tuple[str, Any]],
+        grants: Sequence[Mapping[str, float]],
     ) -> None:
-        self._make: Callable[[bool], Round] = lambda late: Round(handler, inputs, resources, effects, signals, late)
+        sent = [*signals, *((TOPIC, _amount(**grant)) for grant in grants)]
+        self._make: Callable[[bool], Round] = lambda late: Round(handler, inputs, resources, effects, sent, late)
         first = self._make(False)
         self._result = first.play()
         self._effects, self.cuts, self._waits, self._unknown = first.effects(), first.cuts, 0, 0
         self.effect_cuts = first.effect_cuts
         self._emitted = first.emitted()
-        self.ways = (False, True) if first.waited else (False,)
+        # A run that gets its grants before it starts does not wait for them.
+        self.ways = (False, True) if first.waited or grants else (False,)
 
     def undisturbed(self, late: bool) -> int:
         """Return the number of cuts in a round without a fault.

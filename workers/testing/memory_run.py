@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from coordinator.errors import Refused
 from coordinator.model.outcome import Why
-from coordinator.model.policies.budget import TOPIC, Amount
+from coordinator.model.policies.budget import TOPIC, Amount, check_topic
 from coordinator.model.run import Note
 from workers.handlers import async_run, run
 from workers.handlers.base_run import BaseRun
@@ -105,9 +105,10 @@ class _MemoryRun(BaseRun[Any]):
             False if a signal with this key was sent before.
 
         Raises:
-            BadName: If the topic is not a valid name.
+            BadName: If the topic is not a valid name, or is reserved for grants.
             NotPlain: If the payload cannot be stored.
         """
+        check_topic(topic)
         return self._memory.server.send(topic, to_plain(payload, f"a signal of topic {topic!r}"), key)
 
     def grant(self, *, usd: float | Decimal = 0, tokens: int = 0, requests: int = 0) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from coordinator.encoding.codec import decode
 from coordinator.model.enqueue import Inputs
+from coordinator.model.policies.budget import TOPIC
 from coordinator.store.plans.attempts import Condition
 from workers.handlers.checkpoint.draft import RESULT_LIMIT
 from workers.handlers.checkpoint.messages import encode_plain
@@ -144,6 +145,11 @@ class Round:
         fitting = [number for number, (topic, _) in enumerate(self._unsent, 1) if topic in condition.received]
         if not fitting and condition.deadline is None:
             topics = list(condition.received)
+            if TOPIC in topics:
+                raise AssertionError(
+                    f"the budget of the handler of {self._handler.kind!r} is spent, and no grant is left: pass "
+                    'grants=[{"usd": 5}], with as many grants as the run needs'
+                )
             raise AssertionError(
                 f"the handler of {self._handler.kind!r} waits for a signal of topic {' or '.join(map(repr, topics))}, and "
                 f"no signal is left: pass signals=[({topics[0]!r}, payload)], with one signal for each receive"

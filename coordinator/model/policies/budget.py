@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, NamedTuple, get_args
 
-from coordinator.errors import BadOption, CoordinatorError
+from coordinator.errors import BadName, BadOption, CoordinatorError
+from coordinator.model.names import name
 
 Then = Literal["fail", "wait"]
 MICRO = 1_000_000
@@ -201,17 +202,30 @@ def read_spend(text: str) -> tuple[Amount, Amount]:
     )
 
 
+def check_topic(topic: str) -> str:
+    """Return the topic of a signal, if handlers may receive it and clients may send it.
+
+    A caller who may send signals to a run must not be able to change its budget.
+
+    Raises:
+        BadName: If the topic is not a valid name, or is the topic of grants.
+    """
+    if topic == TOPIC:
+        raise BadName(f"topic {topic!r} is reserved for grants: use handle.grant(…), 'coordinator grant' or the page")
+    return name(topic, "topic")
+
+
 def _micro(usd: float | Decimal, what: str) -> int:
     try:
         micro = math.ceil(Decimal(str(usd)) * MICRO)
     except (InvalidOperation, ValueError, OverflowError):
         micro = -1
     if isinstance(usd, bool) or not 0 <= micro <= MOST:
-        raise BadOption(f"{what}={usd!r} is not an amount of dollars of 0 or more")
+        raise BadOption(f"{what}={usd!r} is not an amount of dollars from 0 to {MOST // MICRO:,}")
     return micro
 
 
 def _count(value: int, what: str) -> int:
     if type(value) is not int or not 0 <= value <= MOST:
-        raise BadOption(f"{what}={value!r} is not a whole number of 0 or more")
+        raise BadOption(f"{what}={value!r} is not a whole number from 0 to {MOST:,}")
     return value

@@ -163,7 +163,12 @@ async def test_spending_before_a_saved_cut_counts_if_the_worker_is_lost_after_th
             await asyncio.Event().wait()
         return run.spent.usd
 
-    worker, _ = bench.worker(runs)
+    worker, _ = bench.worker(runs, lease=600.0)  # No heartbeat brings the spending before the worker is lost.
+    await worker.ready.wait()
+    lease = worker._membership.leases[0]
+    before = lease._beat_at
+    worker._heartbeat.poke(lease)
+    await eventually(lambda: lease._beat_at > before, "the answer of the last heartbeat for a long time")
     handle = await client.enqueue("agent")
     await saved.wait()
     await bench.abandon(worker)
@@ -338,6 +343,46 @@ async def test_children_of_a_lingering_parent_count_in_the_next_turn(
     handle = await client.enqueue(kind)
     await bench.until(handle.id, "failed")
     assert (await handle.view()).spent == Spending(2.0, 0, 0)
+
+
+async def test_child_that_is_cancelled_after_its_turn_counts_when_new_work_begins(
+    bench: Bench, client: AsyncClient
+) -> None:
+    runs: Registry[Any] = Registry()
+    may_end, slow = asyncio.Event(), list[str]()
+
+    @runs.handler(linger=30.0)
+    async def child(run: AsyncRun, is_slow: bool) -> None:
+        if is_slow:
+            slow.append(run.id)
+            run.spend(usd=5)
+            try:
+                await run.receive("never")
+            finally:
+                await may_end.wait()
+
+    @runs.handler(linger=30.0, budget=Budget(usd=2))
+    async def parent(run: AsyncRun) -> None:
+        async for turn in run.loop(2):
+            if turn == 0:
+                async for _done in run.as_completed("work", [child.inputs(True), child.inputs(False)]):
+                    await eventually(lambda: slow, "the slow child")
+                    break
+            else:
+                await run.phase("until the child is cancelled", until_cancelled)
+                await run.phase("more", list)
+
+    async def until_cancelled() -> None:
+        may_end.set()
+        await bench.until(slow[0], "cancelled")
+
+    bench.worker(runs)
+    handle = await client.enqueue("parent")
+    await bench.until(handle.id, "failed", "completed")
+    view = await handle.view()
+    assert view.error is not None, "the budget is spent before the last phase begins"
+    assert view.error.type.rpartition(".")[2] == "BudgetExceeded"
+    assert view.spent == Spending(5.0, 0, 0)
 
 
 async def test_spending_of_children_leaves_less_to_reserve(bench: Bench, client: AsyncClient) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.encoding.codec import encode
-from coordinator.errors import BadOption
+from coordinator.errors import BadName, BadOption
 from coordinator.model.outcome import Fail, Raised, classify
 from coordinator.model.policies.budget import Amount, Budget, Spending, read_spend
 from tests.waiting import eventually, next_turn
@@ -48,12 +48,20 @@ def test_money_is_counted_in_whole_micro_dollars() -> None:
     assert Amount.of(0.000_000_1, 0, 0).usd == 1, "a fraction counts as a whole one"
 
 
-WRONG = [{"usd": -1}, {"usd": float("nan")}, {"usd": "x"}, {"tokens": -1}, {"tokens": 1.5}, {"requests": True}]
+WRONG = [
+    {"usd": -1},
+    {"usd": 1e30},
+    {"usd": float("nan")},
+    {"usd": "x"},
+    {"tokens": -1},
+    {"tokens": 1.5},
+    {"requests": True},
+]
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_amount_that_is_not_valid_is_refused(wrong: Any) -> None:
-    with pytest.raises(BadOption):
+    with pytest.raises(BadOption, match="from 0 to 4,503,599,627"):
         testing.Run().spend(**wrong)
 
 
@@ -328,3 +336,35 @@ async def test_drain_waits_for_effects_that_run_beside_each_other() -> None:
     with pytest.raises(BaseExceptionGroup):
         await task
     assert (ended, run.effects) == (["fast", "slow"], {"fast": "done", "slow": "done"})
+
+
+def test_topic_of_grants_cannot_be_used_for_signals() -> None:
+    runs = Registry()
+
+    @runs.handler
+    async def thief(run: AsyncRun) -> None:
+        await run.receive("coordinator.grant", timeout=0)
+
+    run = testing.AsyncRun()
+    with pytest.raises(BadName, match=r"topic 'coordinator.grant' is reserved for grants"):
+        run.send("coordinator.grant", [10**9, 0, 0])
+    with pytest.raises(BadName, match="reserved for grants"):
+        asyncio.run(thief(run))
+    with pytest.raises(BadName, match="reserved for grants"):
+        runs.handler(kind="typed", topics={"coordinator.grant": int})
+
+
+@pytest.mark.parametrize("matrix", [testing.crash_matrix, testing.drain_matrix])
+@pytest.mark.parametrize("handler", [agent, async_agent], ids=["plain", "async"])
+def test_matrix_grants_a_run_what_it_waits_for(handler: Any, matrix: Any) -> None:
+    found = matrix(handler.inputs(5), list, list, grants=[{"usd": 0.5}, {"usd": 2, "requests": 3}])
+    assert (found.result, found.effects) == (5, [0, 1, 2, 3, 4])
+    assert found.waits == 2, "in the rounds with late grants the run waits for each of them"
+    with pytest.raises(AssertionError, match=r"is spent, and no grant is left: pass grants=\[\{\"usd\": 5\}\]"):
+        matrix(handler.inputs(5), list, list)
+
+
+@pytest.mark.parametrize(("wrong", "error"), [({"euro": 5}, TypeError), ({"usd": -1}, BadOption)])
+def test_grant_for_a_matrix_that_is_not_valid_is_refused(wrong: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        testing.crash_matrix(agent.inputs(1), list, list, grants=[wrong])

@@ -84,7 +84,8 @@ class Budgets:
         self._draft, self._backing, self._budget, self._settled = draft, backing, budget, settled
         self._current = self._reported = self._reserved = Amount()
         self._lock = threading.Lock()
-        self._stale = False
+        # True from the first step with children on. Children that were dropped may still spend until they are cancelled.
+        self._has_children = False
         # Grants that are not in the draft yet: their sum, and the number of the last one. Any thread may reserve, but only the
         # handler's own work may change the draft. After a crash the next attempt receives them again.
         self._found, self._found_number, self._look_soon = Amount(), 0, False
@@ -156,11 +157,11 @@ class Budgets:
         """Report the spending of this attempt, and store the server's answer: the spending of earlier attempts and children."""
         current = self._current
         self._settled = await self._backing.report_spend(current)
-        self._reported, self._stale = current, False
+        self._reported = current
 
     def expect_children(self) -> None:
-        """Mark the known spending as out of date, because children may spend from now on."""
-        self._stale = True
+        """Make the budget ask the server for the spending of children whenever new work begins."""
+        self._has_children = True
 
     def enforce(
         self, own: str = "", *, inner: bool = False, others: ParallelPhases | None = None
@@ -193,7 +194,7 @@ class Budgets:
 
     async def _enforce(self, inner: bool, others: ParallelPhases | None) -> None:
         if self._current != self._reported or (
-            self._budget is not None and (self._stale or self._draft.bookkeeping.bases)
+            self._budget is not None and (self._has_children or self._draft.bookkeeping.bases)
         ):
             await self.count_children()
         if self._look_soon and self._budget is not None:
