@@ -31,7 +31,7 @@ MANY = 60  # rounds in which everything must come to its end
 
 bases = st.sampled_from(sorted(SIZES))
 places = st.integers(0, 30)
-seldom = st.integers(0, 9).map(lambda number: number == 9)  # A parent that ends early lets all its children go.
+seldom = st.integers(0, 9).map(lambda number: number == 9)  # A parent that ends early drops all its children.
 
 
 class Joins(RuleBasedStateMachine):
@@ -46,6 +46,7 @@ class Joins(RuleBasedStateMachine):
         self.owners: list[tuple[Claimed, int]] = []  # each claim, with the life of the run at that time
         self.sent: list[Callable[[], Any]] = []
         self.revived: set[str] = set()
+        self.called: dict[str, int] = {}  # the number of the last call of join_children.lua that took effect, by token
         self.workers = 0
         self.last = "nothing"
 
@@ -102,12 +103,27 @@ class Joins(RuleBasedStateMachine):
     @rule(place=places, base=bases)
     def announce(self, place: int, base: str) -> None:
         if found := self.choose(place, of_parent=True):
-            self.send(lambda: self.store.join_children(found[0], base, SIZES[base]))
+            order = next(self.store.orders)
+            self.send(
+                lambda: self.check_order(
+                    found[0].token, order, self.store.join_children(found[0], base, SIZES[base], order)[0]
+                )
+            )
 
     @rule(place=places, base=bases)
-    def let_go(self, place: int, base: str) -> None:
+    def drop_steps(self, place: int, base: str) -> None:
         if found := self.choose(place, of_parent=True):
-            self.send(lambda: self.store.let_go(found[0], base))
+            order = next(self.store.orders)
+            self.send(
+                lambda: self.check_order(found[0].token, order, self.store.drop_steps(found[0], base, order=order))
+            )
+
+    def check_order(self, token: str, order: int, answer: str) -> None:
+        """Check that a call does not take effect after a later call of the same owner."""
+        last = self.called.get(token, 0)
+        assert answer in (("ok", "fenced") if order >= last else ("late", "fenced"))
+        if answer == "ok":
+            self.called[token] = order
 
     @rule(place=places, base=bases, index=st.integers(0, 3))
     def spawn(self, place: int, base: str, index: int) -> None:
@@ -270,6 +286,7 @@ class Joins(RuleBasedStateMachine):
         assert all(status in ENDED for status in left.values()), left
 
 
+@pytest.mark.matrix("searches for unknown bugs")
 @pytest.mark.timeout(300 * DEEPER)
 def test_every_history_of_a_parent_and_its_children_comes_to_its_end(valkey_server: Server) -> None:
     Joins.url = valkey_server.url

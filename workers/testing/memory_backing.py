@@ -195,7 +195,7 @@ class MemoryBacking:
         if self.dead:
             raise Crash
 
-    async def let_go(self, bases: Sequence[str]) -> bool:
+    async def drop_steps(self, bases: Sequence[str]) -> bool:
         """Do nothing except to check for a crash: all children in memory have ended."""
         if self.dead:
             raise Crash

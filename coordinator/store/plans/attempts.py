@@ -396,7 +396,7 @@ def receive(
 
 
 def join_children(
-    keys: Keys, id: str, token: str, *, base: str, count: int, old: str = ""
+    keys: Keys, id: str, token: str, *, order: int, base: str, count: int, old: str = ""
 ) -> Generator[Request, Any, tuple[str, int]]:
     """Announce the children of a step before they are enqueued.
 
@@ -404,31 +404,35 @@ def join_children(
         keys: The keys of the run's partition.
         id: The id of the parent.
         token: The token of the parent's owner.
+        order: The number of this call among the calls of `join_children` and `drop_steps` by this owner. A repeated call has
+            the same number.
         base: The id of the first child of the step.
         count: How many children the step may create.
         old: The base of the same step in an earlier life, if there was one. Results of its completed children are kept, and
             its open children are cancelled.
 
     Returns:
-        The answer word of join_children.lua (ok, fenced, bad, unreadable), and how many children have ended.
+        The answer word of join_children.lua (ok, fenced, late, bad, unreadable), and how many children have ended.
     """
-    reply = yield JOIN_CHILDREN.call(keys.at, [], id=id, token=token, base=base, old=old, count=count)
+    reply = yield JOIN_CHILDREN.call(keys.at, [], id=id, token=token, order=order, base=base, old=old, count=count)
     return word(reply), int(reply[1]) if len(reply) > 1 else 0
 
 
-def let_go(keys: Keys, id: str, token: str, bases: Sequence[str]) -> Generator[Request, Any, str]:
-    """Let steps of a run go: coordinators cancel their open children, and their results are deleted.
+def drop_steps(keys: Keys, id: str, token: str, bases: Sequence[str], *, order: int) -> Generator[Request, Any, str]:
+    """Drop steps of a run: coordinators cancel their open children, and their results are deleted.
 
     Args:
         keys: The keys of the run's partition.
         id: The id of the parent.
         token: The token of the parent's owner.
         bases: The bases of the steps.
+        order: The number of this call, as for `join_children`.
 
     Returns:
-        The answer word of join_children.lua (ok, fenced, unreadable).
+        The answer word of join_children.lua (ok, fenced, late, unreadable).
     """
-    reply = yield JOIN_CHILDREN.call(keys.at, [(one,) for one in bases], id=id, token=token, base="", old="", count=0)
+    left = [(one,) for one in bases]
+    reply = yield JOIN_CHILDREN.call(keys.at, left, id=id, token=token, order=order, base="", old="", count=0)
     return word(reply)
 
 

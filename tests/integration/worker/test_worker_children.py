@@ -171,6 +171,28 @@ async def test_child_that_failed_is_raised_or_returned(bench: Bench) -> None:
     assert bench.result(id) == [4, True, 9, "square", "failed", "unlucky"]
 
 
+async def test_step_whose_announcement_was_overtaken_is_announced_again(bench: Bench) -> None:
+    runs = Registry()
+
+    @runs.handler
+    async def child(run: AsyncRun, n: int) -> int:
+        return n
+
+    @runs.handler(linger=30)
+    async def parent(run: AsyncRun) -> list[int]:
+        # another task of the handler has sent two calls, which arrived before the next one
+        record = bench.namespace.keys_of(run.id).run(run.id)
+        token = bench.admin.hget(record, "token")
+        assert isinstance(token, bytes)
+        bench.admin.hset(record, "called", f"3 {token.decode()}")
+        return await run.gather("all", [child.inputs(n) for n in range(2)])
+
+    bench.worker(runs)
+    id = await bench.enqueue("parent")
+    await ended(bench, id)
+    assert bench.result(id) == [0, 1]
+
+
 async def test_killed_parent_finds_the_same_children(bench: Bench) -> None:
     runs, started, go = Registry(), list[str](), asyncio.Event()
 

@@ -67,6 +67,38 @@ async def test_children_of_a_loop_that_was_left_early_are_cancelled(bench: Bench
     assert statuses == [Status.CANCELLED, Status.CANCELLED, Status.COMPLETED]
 
 
+@pytest.mark.parametrize("where", ["before the loop", "in its first turn"])
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_children_of_one_turn_cannot_be_iterated_in_another(bench: Bench, plain: bool, where: str) -> None:
+    runs, _, child = registry_with_listener()
+    inputs = [child.inputs(0), child.inputs(0), child.inputs(1)]
+    if plain:
+
+        @runs.handler(kind="parent", linger=0)
+        def plain_parent(run: Run) -> None:
+            plain_done = run.as_completed("pages", inputs)
+            if where == "before the loop":
+                next(plain_done)
+            for _turn in run.loop(limit=3):
+                next(plain_done)
+
+    else:
+
+        @runs.handler(kind="parent", linger=0)
+        async def parent(run: AsyncRun) -> None:
+            done = run.as_completed("pages", inputs)
+            if where == "before the loop":
+                await anext(done)
+            async for _turn in run.loop(limit=3):
+                await anext(done)
+
+    bench.worker(runs)
+    view = await ended(bench, await bench.enqueue("parent"))
+    assert view.error is not None
+    assert view.error.type.rpartition(".")[2] == "Refused"
+    assert "step 'pages' began in another turn of run.loop" in view.error.message
+
+
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
 async def test_end_of_a_turn_cancels_its_open_children_while_the_parent_goes_on(bench: Bench, plain: bool) -> None:
     runs, started, child = registry_with_listener()
@@ -101,7 +133,9 @@ async def test_end_of_a_turn_cancels_its_open_children_while_the_parent_goes_on(
     assert bench.result(id) == "end"
 
 
-async def test_turn_ends_although_its_children_cannot_be_let_go(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_turn_ends_although_its_children_cannot_be_dropped(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     runs, started, child = registry_with_listener()
     keys = bench.namespace.keys(0)
 
@@ -120,7 +154,7 @@ async def test_turn_ends_although_its_children_cannot_be_let_go(bench: Bench, ca
     bench.worker(runs)
     id = await bench.enqueue("parent")
     assert (await ended(bench, id)).status is Status.COMPLETED
-    assert "could not let the children of its last turn go" in caplog.text
+    assert "could not drop the children of its last turn" in caplog.text
     statuses = sorted([(await ended(bench, one)).status for one in set(started)])
     assert statuses == [Status.CANCELLED, Status.COMPLETED]
 

@@ -202,11 +202,47 @@ def test_every_other_ending_of_a_child_wakes_its_parent(
     assert [one.status for one in store.collect(again, BASE).endings] == [status]
 
 
-def test_expired_and_cancelled_children_wake_their_parent(store: Store) -> None:
+def test_queued_child_that_is_cancelled_wakes_its_parent(store: Store) -> None:
     parent, ids = spawn(store, 1)
     store.suspend(parent, children={BASE: 1})
     assert store.cancel(ids[0]) == ["cancelled"]
     assert store.due().moved == 1
+    assert store.status(parent.id) == "queued"
+
+
+@pytest.mark.parametrize("due", ["", "+60000"], ids=["queued", "delayed"])
+def test_child_that_expires_wakes_its_parent(store: Store, due: str) -> None:
+    parent = store.running()
+    store.join_children(parent, BASE, 1)
+    store.child(parent, BASE, 0, expires="5000", due=due)
+    assert store.suspend(parent, children={BASE: 1}) == "waiting"
+    store.due()
+    assert store.status(parent.id) == "waiting"
+    store.later(6000)
+    store.due()
+    store.due()
+    assert (store.status(child_id(BASE, 0)), store.status(parent.id)) == ("cancelled", "queued")
+    store.join("w4")
+    (ending,) = store.collect(store.take("w4"), BASE).endings
+    assert ending.status == "cancelled"
+    assert b"expired" in ending.payload
+
+
+def test_parent_keeps_the_result_of_a_child_that_was_discarded(store: Store) -> None:
+    parent, ids = spawn(store, 2)
+    store.suspend(parent, children={BASE: 2})
+    claimed = claim_all(store)
+    store.complete(claimed[ids[0]], b"result")
+    store.do(client_plans.discard(store.keys, ids[0]))
+    assert not store.client.hexists(store.keys.run(ids[0]), "result")
+    store.fail(claimed[ids[1]])
+    store.do(client_plans.discard(store.keys, ids[1]))
+    store.due()
+    assert store.status(parent.id) == "queued"
+    store.join("w4")
+    endings = store.collect(store.take("w4"), BASE).endings
+    assert [one.status for one in endings] == ["completed", "failed"]
+    assert endings[0].payload == b"result"
 
 
 def test_ending_counts_once_even_if_the_child_is_revived(store: Store) -> None:
@@ -222,7 +258,7 @@ def test_repeated_announcement_and_enqueue_change_nothing(store: Store) -> None:
     parent, ids = spawn(store, 2)
     store.complete(claim_all(store)[ids[0]])
     with store.unchanged():
-        assert store.join_children(parent, BASE, 2) == ("ok", 1)
+        assert store.join_children(parent, BASE, 2, order=1) == ("ok", 1)
         assert store.child(parent, BASE, 0) == ("created", ids[0])
 
 
@@ -248,7 +284,7 @@ def test_stale_parent_creates_nothing(store: Store) -> None:
         assert store.child(parent, BASE, 0)[0] in ("created", "stale")
 
 
-def test_parent_that_ends_lets_its_open_children_go(store: Store) -> None:
+def test_parent_that_ends_drops_its_open_children(store: Store) -> None:
     parent, ids = spawn(store, 3)
     running = claim_all(store)
     store.complete(running[ids[0]])
@@ -267,7 +303,7 @@ def test_completed_parent_leaves_no_results(store: Store) -> None:
     assert store.client.exists(store.keys.results(parent.id), store.keys.joins(parent.id)) == 0
 
 
-def test_open_children_are_let_go_in_batches(store: Store) -> None:
+def test_open_children_are_dropped_in_batches(store: Store) -> None:
     parent, ids = spawn(store, 5)
     store.complete(parent)
     result = store.due(batch=2)
@@ -279,7 +315,7 @@ def test_open_children_are_let_go_in_batches(store: Store) -> None:
 
 
 @pytest.mark.parametrize("entry", ["abc-00 3", "uuuuuuuuuuuuuuuuuuuu-00 3", f"{BASE} {10**12}", "no base", ""])
-def test_damaged_entry_of_a_step_that_was_let_go_stops_no_coordinator(store: Store, entry: str) -> None:
+def test_damaged_entry_of_a_step_that_was_dropped_stops_no_coordinator(store: Store, entry: str) -> None:
     parent, ids = spawn(store, 1)
     store.client.zadd(store.keys.parting(), {entry: -1})
     store.complete(parent)
@@ -289,7 +325,7 @@ def test_damaged_entry_of_a_step_that_was_let_go_stops_no_coordinator(store: Sto
     assert store.line(store.keys.parting()) == []
 
 
-def test_parent_with_open_children_ends_although_the_list_of_let_go_steps_is_damaged(store: Store) -> None:
+def test_parent_with_open_children_ends_although_the_list_of_dropped_steps_is_damaged(store: Store) -> None:
     parent, _ = spawn(store, 1)
     store.spoil(store.keys.parting())
     store.complete(parent)
@@ -297,26 +333,26 @@ def test_parent_with_open_children_ends_although_the_list_of_let_go_steps_is_dam
     assert store.client.exists(store.keys.results(parent.id), store.keys.joins(parent.id)) == 0
 
 
-def test_step_that_is_let_go_loses_its_open_children_and_its_results(store: Store) -> None:
+def test_step_that_is_dropped_loses_its_open_children_and_its_results(store: Store) -> None:
     parent, ids = spawn(store, 2)
     store.complete(claim_all(store)[ids[0]], b"result")
     assert store.join_children(parent, OTHER, 1) == ("ok", 0)
     store.due()
     assert store.status(ids[1]) == "running", "a new step leaves the others alone"
     for _ in range(2):
-        assert store.let_go(parent, BASE) == "ok"
+        assert store.drop_steps(parent, BASE) == "ok"
         store.due()
         assert store.client.hget(store.keys.run(ids[1]), "cancel")
         assert set(store.client.hkeys(store.keys.joins(parent.id))) == {OTHER.encode()}
         assert store.client.exists(store.keys.results(parent.id)) == 0
     assert store.child(parent, BASE, 1)[0] == "created", "it exists"
-    assert store.let_go(parent, "nonsense", "", OTHER) == "ok"
+    assert store.drop_steps(parent, "nonsense", "", OTHER) == "ok"
     assert store.client.exists(store.keys.joins(parent.id)) == 0
 
 
 def test_late_calls_of_an_earlier_step_do_not_touch_a_later_one(store: Store) -> None:
     parent, _ = spawn(store, 1)
-    late = [lambda: store.join_children(parent, BASE, 1)[0], lambda: store.let_go(parent, BASE)]
+    late = [lambda: store.join_children(parent, BASE, 1)[0], lambda: store.drop_steps(parent, BASE)]
     assert store.join_children(parent, OTHER, 2) == ("ok", 0)
     ids = [store.child(parent, OTHER, index)[1] for index in range(2)]
     store.complete(claim_all(store)[ids[0]], b"result")
@@ -328,20 +364,46 @@ def test_late_calls_of_an_earlier_step_do_not_touch_a_later_one(store: Store) ->
         assert store.client.hget(store.keys.run(ids[1]), "cancel") is None
 
 
+def test_late_announcement_of_a_step_that_was_dropped_changes_nothing(store: Store) -> None:
+    parent, _ = spawn(store, 1)
+    assert store.drop_steps(parent, BASE, OTHER, order=7) == "ok"
+    assert store.join_children(parent, OTHER, 2, order=6) == ("late", 0)
+    assert store.client.exists(store.keys.joins(parent.id)) == 0
+    assert store.child(parent, OTHER, 0)[0] == "stale"
+    assert store.drop_steps(parent, OTHER, order=7) == "ok", "a repeated call"
+    assert store.join_children(parent, OTHER, 2, order=8) == ("ok", 0)
+    assert store.drop_steps(parent, OTHER, order=7) == "late"
+    assert store.child(parent, OTHER, 0)[0] == "created"
+
+
+def test_calls_of_the_next_owner_are_numbered_from_the_start(store: Store) -> None:
+    parent, _ = spawn(store, 1)
+    assert store.join_children(parent, BASE, 1, order=900)[0] == "ok"
+    store.release(parent)
+    (again,) = [run for run in store.claim("w1", want=9)[1] if run.id == parent.id]
+    assert store.join_children(again, BASE, 1, order=1)[0] == "ok"
+
+
+@pytest.mark.parametrize("order", ["", "x", "-1", "1.5", "9" * 16])
+def test_order_that_is_not_a_number_is_refused(store: Store, order: Any) -> None:
+    parent, _ = spawn(store, 1)
+    assert store.join_children(parent, BASE, 1, order=order)[0] == "bad"
+
+
 def test_results_of_thousands_of_children_are_deleted_in_few_commands(store: Store) -> None:
     parent, _ = spawn(store, 1)
     count, results = 2500, store.keys.results(parent.id)
     store.client.hset(store.keys.joins(parent.id), OTHER, f"{count} {count}")
     store.client.hset(results, mapping={f"{OTHER}:{i}": f"{i + 1} completed x" for i in range(count)})
     store.client.hset(results, mapping={f"{OTHER}#{i + 1}": i for i in range(count)} | {f"{BASE}:7": "1 completed y"})
-    assert store.let_go(parent, OTHER) == "ok"
+    assert store.drop_steps(parent, OTHER) == "ok"
     assert store.client.hgetall(results) == {f"{BASE}:7".encode(): b"1 completed y"}
 
 
-def test_stale_parent_lets_nothing_go(store: Store) -> None:
+def test_stale_parent_drops_nothing(store: Store) -> None:
     parent, ids = spawn(store, 1)
     store.release(parent)
-    assert store.let_go(parent, BASE) == "fenced"
+    assert store.drop_steps(parent, BASE) == "fenced"
     store.due()
     assert store.status(ids[0]) == "queued"
 
@@ -362,7 +424,7 @@ def test_revived_parent_keeps_completed_results_and_gets_new_children_for_the_ot
     assert store.collect(again, BASE).word == "missing"
 
 
-def test_retry_from_the_start_lets_all_children_go(store: Store) -> None:
+def test_retry_from_the_start_drops_all_children(store: Store) -> None:
     parent, ids = spawn(store, 1)
     store.retry(parent, from_start=True)
     store.due()

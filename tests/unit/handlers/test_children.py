@@ -50,9 +50,9 @@ class ChildrenBacking(Backing):
             raise Stopped("lost")
         self.joined.append(Joined(base, old))
 
-    async def let_go(self, bases: Sequence[str]) -> bool:
+    async def drop_steps(self, bases: Sequence[str]) -> bool:
         self.left.append([*bases, *(cut.bookkeeping.decode() for cut in self.flushed)])
-        if self.crash == "let go":
+        if self.crash == "drop":
             raise Stopped("lost")
         return not self.full
 
@@ -130,7 +130,7 @@ async def loop(backing: ChildrenBacking, more: bytes, limit: int) -> bytes:
     return draft.cut().bookkeeping if backing.crash == "" else backing.cuts[-1].bookkeeping
 
 
-async def test_end_of_a_turn_lets_its_steps_go_after_it_is_saved() -> None:
+async def test_end_of_a_turn_drops_its_steps_after_it_is_saved() -> None:
     backing = ChildrenBacking()
     saved = await loop(backing, turn_with_children(), 1)
     ((first, second, saved_before),) = backing.left
@@ -141,8 +141,8 @@ async def test_end_of_a_turn_lets_its_steps_go_after_it_is_saved() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2], ids=["the loop is over", "more turns follow"])
-async def test_attempt_that_ends_before_it_lets_a_step_go_is_followed_by_one_that_does(limit: int) -> None:
-    crashing, again = ChildrenBacking(crash="let go"), ChildrenBacking()
+async def test_attempt_that_ends_before_it_drops_a_step_is_followed_by_one_that_does(limit: int) -> None:
+    crashing, again = ChildrenBacking(crash="drop"), ChildrenBacking()
     saved = await loop(crashing, turn_with_children(), 1)
     assert Bookkeeping.parse(saved).left
     draft = Draft(bookkeeping=Bookkeeping.parse(saved), iteration=1)
@@ -152,7 +152,7 @@ async def test_attempt_that_ends_before_it_lets_a_step_go_is_followed_by_one_tha
     assert draft.bookkeeping.left == []
 
 
-async def test_step_that_the_server_could_not_let_go_is_named_again_after_the_next_turn() -> None:
+async def test_step_that_the_server_could_not_drop_is_named_again_after_the_next_turn() -> None:
     backing = ChildrenBacking()
     backing.full = True
     draft = Draft(bookkeeping=Bookkeeping.parse(turn_with_children()))
@@ -162,7 +162,7 @@ async def test_step_that_the_server_could_not_let_go_is_named_again_after_the_ne
     assert draft.bookkeeping.left == []
 
 
-async def test_loop_without_children_lets_nothing_go() -> None:
+async def test_loop_without_children_drops_nothing() -> None:
     backing = ChildrenBacking()
     await loop(backing, b"", 3)
     assert backing.left == []

@@ -141,7 +141,7 @@ class Model:
             if left := self._spend(requeued, "pause"):
                 yield "lost, and works on", left
             if left := self._spend(requeued, "restart"):
-                gone = left if self.bug == "restart forgets children" else self._let_go(left)
+                gone = left if self.bug == "restart forgets children" else self._drop(left)
                 gone = gone._replace(saved=Base(), joins=(), results=frozenset(), attempts=mine, restarts=1)
                 yield "retry from the start", gone
         if state.status == "failed" and (left := self._spend(state, "revive")):
@@ -222,10 +222,10 @@ class Model:
             return left._replace(status="queued" if holds else "waiting"), "ok"
         if call.what == "fail":
             left = left._replace(saved=base)
-            return (left if self.bug == "not let go" else self._let_go(left))._replace(status="failed"), "ok"
+            return (left if self.bug == "not dropped" else self._drop(left))._replace(status="failed"), "ok"
         if {index for number, index, _ in state.results if number == base.number} != set(range(COUNT)):
             left = left._replace(broken="the parent completed without a child")
-        return self._let_go(left)._replace(status="completed", joins=(), results=frozenset()), "ok"
+        return self._drop(left)._replace(status="completed", joins=(), results=frozenset()), "ok"
 
     def _join(self, state: State, base: Base) -> State:
         joins, results = dict(state.joins), state.results
@@ -233,7 +233,7 @@ class Model:
             moved = [one for one in results if one[0] == base.old and one[2] == "completed"]
             joins[base.number] = len(moved)
             results |= {(base.number, index, status) for _, index, status in moved}
-        state = self._let_go(state, base.number)
+        state = self._drop(state, base.number)
         results = frozenset(one for one in results if one[0] == base.number)
         return state._replace(joins=((base.number, joins[base.number]),), results=results)
 
@@ -268,7 +268,7 @@ class Model:
             joins=joins, results=state.results | {(base, index, status)}, is_due=state.is_due or wakes
         )
 
-    def _let_go(self, state: State, but: int = 0) -> State:
+    def _drop(self, state: State, but: int = 0) -> State:
         parting = {base for base, ended in state.joins if base != but and ended < COUNT}
         return state._replace(parting=state.parting | parting)
 

@@ -35,7 +35,7 @@ BUGS = {
     "base unsaved": ("calls late", "created twice|nobody cancels it"),
     "counted early": ("replies lost", "can't end any more"),
     "old forgotten": ("revived", "a child that had completed runs again"),
-    "not let go": ("revived", "nobody cancels it"),
+    "not dropped": ("revived", "nobody cancels it"),
     "restart forgets children": ("from the start again", "nobody cancels it"),
 }
 

@@ -55,8 +55,8 @@ class Waiter(Protocol):
         """
         ...
 
-    async def let_go(self, attempt: BaseAttempt, bases: Sequence[str]) -> str:
-        """Let steps go, and return the answer word of join_children.lua."""
+    async def drop_steps(self, attempt: BaseAttempt, bases: Sequence[str]) -> str:
+        """Drop steps, and return the answer word of join_children.lua."""
         ...
 
     async def spawn(self, attempt: BaseAttempt, runs: Sequence[NewRun]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -46,6 +47,7 @@ class ServerWaiter:
     clock: Clock
     namespace: Namespace
     _ids: RunIds = field(default_factory=RunIds)
+    _orders: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # of calls of join_children.lua
     _skew: float = 0.0  # seconds that are added to the clock for new ids, after the server refused an id
     # by feature and partition: until when the processes of the partition need no check
     _trusted: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -110,15 +112,34 @@ class ServerWaiter:
     async def join_children(self, attempt: BaseAttempt, base: str, count: int, old: str) -> str:
         """Announce the children of a step to the server, and return the answer word of join_children.lua."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
-        answer, _ = await self.carry_out(
-            attempt, lambda: attempt_plans.join_children(*owner, base=base, count=count, old=old)
-        )
-        return answer
 
-    async def let_go(self, attempt: BaseAttempt, bases: Sequence[str]) -> str:
-        """Let steps go, and return the answer word of join_children.lua."""
+        def announce(order: int) -> Plan[tuple[str, int]]:
+            return attempt_plans.join_children(*owner, order=order, base=base, count=count, old=old)
+
+        return (await self._call_in_order(attempt, announce, lambda answer: answer[0] == "late"))[0]
+
+    async def drop_steps(self, attempt: BaseAttempt, bases: Sequence[str]) -> str:
+        """Drop steps, and return the answer word of join_children.lua."""
         owner = (attempt.lease.keys, attempt.id, attempt.token)
-        return await self.carry_out(attempt, lambda: attempt_plans.let_go(*owner, bases))
+
+        def leave(order: int) -> Plan[str]:
+            return attempt_plans.drop_steps(*owner, bases, order=order)
+
+        return await self._call_in_order(attempt, leave, lambda answer: answer == "late")
+
+    async def _call_in_order(
+        self, attempt: BaseAttempt, make_plan: Callable[[int], Plan[T]], is_late: Callable[[T], bool]
+    ) -> T:
+        """Run a plan with a number that is higher than the numbers of earlier calls.
+
+        The server refuses a call that arrives after a later one, because its caller may have given it up. A caller that still
+        waits for the answer, beside another task of the handler, calls again with a new number.
+        """
+        while True:
+            order = next(self._orders)
+            answer = await self.carry_out(attempt, lambda: make_plan(order))  # noqa: B023
+            if not is_late(answer):
+                return answer
 
     async def spawn(self, attempt: BaseAttempt, runs: Sequence[NewRun]) -> str:
         """Enqueue children. A call that is repeated after an outage creates no child twice.
@@ -146,7 +167,7 @@ class ServerWaiter:
         return "ok"
 
     async def _check_groups(self, runs: Sequence[NewRun]) -> None:
-        """Check that every process in the partitions of runs with groups knows groups.
+        """Check that every process in the partitions of runs with groups supports groups.
 
         Raises:
             NotConfigured: If a process runs an older version.

@@ -186,17 +186,17 @@ class WaitingAttempt(BaseAttempt):
         assert self.waiter is not None
         await self._require_owner(self.waiter.join_children(self, base, count, old))
 
-    async def let_go(self, bases: Sequence[str]) -> bool:
-        """Let steps go. See `ChildBacking`.
+    async def drop_steps(self, bases: Sequence[str]) -> bool:
+        """Drop steps. See `ChildBacking`.
 
         A server that can't do it now does not stop the handler, which does not need these steps any more.
         """
         assert self.waiter is not None
         try:
-            await self._require_owner(self.waiter.let_go(self, bases))
+            await self._require_owner(self.waiter.drop_steps(self, bases))
         except (ServerFull, Unreadable) as error:
             logger.warning(
-                "run %s could not let the children of its last turn go: %s; it tries again after its next turn",
+                "run %s could not drop the children of its last turn: %s; it tries again after its next turn",
                 self.id,
                 error,
             )

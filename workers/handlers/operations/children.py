@@ -145,7 +145,7 @@ class ChildBacking(Protocol):
         """Announce the children of a step to the server. See `join_children` in coordinator/store/plans/attempts.py."""
         ...
 
-    async def let_go(self, bases: Sequence[str]) -> bool:
+    async def drop_steps(self, bases: Sequence[str]) -> bool:
         """Let the steps with these bases go. Return False if the server can't do it now.
 
         Raises:
@@ -221,7 +221,7 @@ class Children:
             Stopped: If a stop was requested.
         """
         await self._backing.flush(self._draft.cut(), _always)
-        if await self._backing.let_go(self._draft.bookkeeping.left):
+        if await self._backing.drop_steps(self._draft.bookkeeping.left):
             self._draft.bookkeeping.left = []
 
 
@@ -239,7 +239,7 @@ class Step:
         builder: RunBuilder,
         at_once: int | None,
     ) -> None:
-        self._draft, self._backing, self._run, self._field = draft, backing, run, field
+        self._draft, self._backing, self._run, self._field, self._turn = draft, backing, run, field, draft.turn
         self._inputs, self._requests, self._builder = inputs, requests, builder
         self._at_once = at_once or len(inputs)
         self._base = Base(0, "", 0)
@@ -275,6 +275,7 @@ class Step:
         """Yield each child that has ended, in the stored order of the endings. See `AsyncRun.as_completed`."""
         if not self._inputs:
             return
+        self._check_turn()
         await self._prepare()
         order, ended = 0, 0
         while order < len(self._inputs):
@@ -284,11 +285,26 @@ class Step:
             for one in page.endings:
                 order += 1
                 yield self._done(one)
+                self._check_turn()
             if not page.endings:
                 # The context manager of middleware is around the wait alone: the handler works between two waits.
                 make = getattr(self._backing, "around_step", None)
                 with contextlib.nullcontext() if make is None else make("as_completed", self._name):
                     await self._wait(order + 1)
+
+    def _check_turn(self) -> None:
+        """Check that the step is used in the turn in which it began.
+
+        The end of a turn drops its children. And an attempt that resumes in a later turn would iterate from the first child on.
+
+        Raises:
+            Refused: If the step began in another turn, before the loop or inside it.
+        """
+        if self._draft.turn != self._turn:
+            raise Refused(
+                f"the children of step {self._name!r} began in another turn of run.loop or outside of it: iterate over all of "
+                "them in one turn, or before the loop"
+            )
 
     @property
     def _name(self) -> str:

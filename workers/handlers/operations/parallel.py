@@ -23,7 +23,7 @@ class ParallelPhases:
 
         Args:
             field: The field of the phase.
-            inner: True if the phase is inside another phase.
+            inner: True if the phase is inside another phase. Such a phase is not counted.
         """
         if inner:
             yield

@@ -1,25 +1,31 @@
--- join_children: announce the children that a step of a run is about to enqueue and to wait for, and let other steps go.
--- Protects: only the owner announces; a child is created only for a step that its parent has announced and not let go. After a
--- revive the step keeps the results of completed children, and lets the other children go: a coordinator cancels them. The caller
--- names the steps to let go, and not those to keep: a call that arrives late must not let a step go that was announced after it.
+-- join_children: announce the children that a step of a run is about to enqueue and to wait for, and drop other steps.
+-- Protects: only the owner announces; a child is created only for a step that its parent has announced and not dropped. After a
+-- revive the step keeps the results of completed children, and drops the other children: a coordinator cancels them. The caller
+-- names the steps to drop, and not those to keep: a call that arrives late must not drop a step that was announced after it. A
+-- call that arrives after a later call of the same owner changes nothing: it could announce a step that was dropped.
 -- Role: worker
 -- Keys: coordinator_bell, joins, parting, results, run
--- ARGV: id, token, base, old, count
+-- ARGV: id, token, order, base, old, count
 --   id: id of the parent
 --   token: the token of the run's owner
---   base: id of the first child of the step; empty: no step is announced, and the script only lets steps go
+--   order: number of this call among the calls of this owner; a repeated call has the same
+--   base: id of the first child of the step; empty: no step is announced, and the script only drops steps
 --   old: base of the same step in an earlier life; empty: none
 --   count: number of children that the step may create
 -- ITEM: left
---   left: base of a step that the run does not need any more; the script lets it go
+--   left: base of a step that the run does not need any more; the script drops it
 -- Uses: time, queue, spend, children
--- Answers: ok, fenced, bad, unreadable
+-- Answers: ok, fenced, late, bad, unreadable
 --   ok: with the number of children that have ended
+--   late: the owner has sent a later call, which arrived before this one
 --   bad: an argument can't be read
 --   unreadable: a key has another type
-local owner_token, beside = read_fields(run_key(id), 'token', 'beside')
+local owner_token, beside, called = read_fields(run_key(id), 'token', 'beside', 'called')
 if owner_token ~= token then return { 'fenced' } end
 if (base ~= '' and not is_base(base)) or not string.find(count, '^%d+$') or #count > 9 then return { 'bad' } end
+if not string.find(order, '^%d+$') or #order > 15 then return { 'bad' } end
+local last = string.match(called or '', '^(%d+) ')
+if last and string.sub(called, #last + 2) == token and tonumber(order) < tonumber(last) then return { 'late' } end
 if type(redis.pcall('HLEN', joins_key(id))) ~= 'number' or type(redis.pcall('HLEN', results_key(id))) ~= 'number' then
   return { 'unreadable' }
 end
@@ -48,10 +54,11 @@ end
 
 local function leave(step)
   if step == base then return end
-  let_go(id, step)
+  drop_step(id, step)
   drop_results(id, step)
 end
 
+redis.call('HSET', run_key(id), 'called', order .. ' ' .. token)
 local ended = base ~= '' and announce() or 0
 leave(old)
 for i = 1, items do leave(item(i)) end

@@ -41,7 +41,7 @@ if again then
   drop_checkpoint(id)
   redis.call('HDEL', run_key(id), 'rewoken') -- Progress begins at 0 again.
   if run.beside and string.find(run.beside, 'r', 1, true) then
-    let_go_all(id)
+    drop_all_steps(id)
     redis.call('UNLINK', joins_key(id), results_key(id))
   end
   if run.beside and string.find(run.beside, 'g', 1, true) then keep_graphs(id, 0) end

@@ -94,7 +94,7 @@ local function with_options()
     local named, life, base, index = string.match(parent, JOINED_PATTERN)
     if not answer and parent ~= '' and is_blocked(named or parent) then answer = { 'blocked', named or parent } end
     if answer or not named then return answer end
-    -- A child that has ended may be deleted already, and must not be created again. A step that was let go gets no more children.
+    -- A child that has ended may be deleted already, and must not be created again. A step that was dropped gets no more children.
     if redis.pcall('HEXISTS', results_key(named), base .. ':' .. index) == 1 then return { 'created', id } end
     local counters, status = read_fields(run_key(named), 'counters', 'status')
     local spawned = read_join(named, base)

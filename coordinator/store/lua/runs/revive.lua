@@ -89,7 +89,7 @@ counters.life = counters.life + 1
 counters.strikes, counters.failures, counters.recoveries, counters.backoffs = 0, 0, 0, 0
 rescore(counters, clock)
 redis.call('HDEL', run_key(id), 'cancel', 'ended', 'result', 'reason', 'expires', 'kill', 'killed', 'spent', 'losses', 'rewoken',
-  'rejoined', 'endings')
+  'rejoined', 'endings', 'called')
 -- The next life can see the error with which the last one was killed.
 if run.kill then redis.call('HSET', run_key(id), 'killed', run.kill) end
 redis.call('HSET', run_key(id), 'revival', operation)

@@ -21,7 +21,7 @@ local function child_id(base, index)
   return time .. table.concat(digits) .. partition
 end
 
--- Return how many children a step has and how many have ended; nil if the parent does not know the step, or has let it go.
+-- Return how many children a step has and how many have ended; nil if the parent does not know the step, or has dropped it.
 local function read_join(parent, base)
   local text = redis.pcall('HGET', joins_key(parent), base)
   local spawned, ended = string.match(type(text) == 'string' and text or '', '^(%d+) (%d+)$')
@@ -87,14 +87,14 @@ local function report_ending(id, status, now)
   record_result(parent, life, base, index, status .. ' ' .. payload, now)
 end
 
--- Return the base of a step that was let go, and the number of its children; nil if the entry of `parting` can't be read.
+-- Return the base of a step that was dropped, and the number of its children; nil if the entry of `parting` can't be read.
 local function read_parting(entry)
   local base, spawned = string.match(entry, '^([0-9a-hjkmnp-tv-z]+%-%d+) (%d+)$')
-  if base and string.find(base, '-', 1, true) == 21 and #spawned <= 9 then return base, tonumber(spawned) end
+  if base and is_base(base) and #spawned <= 9 then return base, tonumber(spawned) end
 end
 
 -- Let the open children of a step go: add the step to `parting`, and coordinators cancel its open children.
-local function let_go(parent, base)
+local function drop_step(parent, base)
   local spawned, ended = read_join(parent, base)
   if spawned and ended < spawned then
     -- A damaged key must not stop the ending of a run.
@@ -103,9 +103,9 @@ local function let_go(parent, base)
   end
 end
 
-local function let_go_all(parent)
+local function drop_all_steps(parent)
   local bases = redis.pcall('HKEYS', joins_key(parent))
-  for i = 1, #bases do let_go(parent, bases[i]) end
+  for i = 1, #bases do drop_step(parent, bases[i]) end
 end
 
 -- Delete the results of a step, and its entry in `joins`.

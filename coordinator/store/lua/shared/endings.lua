@@ -142,7 +142,7 @@ end
 
 -- Delete or expire the other keys of an ended run, and store its ending for its parent. Signals, results and effects of a completed
 -- run are deleted, because no later attempt needs them. Those of any other ended run expire with the run, because a revived run may
--- need them. Operations stay for as long as a client may repeat its send. Children that have not ended are let go.
+-- need them. Operations stay for as long as a client may repeat its send. Children that have not ended are dropped.
 -- The output gets its end. It and the run's graphs are kept as long as the run. The next run of the group gets the place of the
 -- run. `now` is nil for a run that has ended before and is removed.
 local function expire_beside(id, run, status, kept, now)
@@ -156,7 +156,7 @@ local function expire_beside(id, run, status, kept, now)
     redis.call('PEXPIRE', signal_operations_key(id), ttl)
   end
   if string.find(beside, 'r', 1, true) then
-    let_go_all(id)
+    drop_all_steps(id)
     expire(joins_key(id))
     expire(results_key(id))
   end
