@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from workers.handlers.operations.children import ChildFailed, Done
     from workers.handlers.operations.effects import NotDone
     from workers.handlers.operations.limits import Limit
-    from workers.handlers.operations.waits import Signal, WaitTimeout
+    from workers.handlers.operations.waits import BadSignal, Signal, WaitTimeout
     from workers.handlers.registry import Registry
     from workers.handlers.run import Run
 
 __all__ = [
     "AsyncRun",
+    "BadSignal",
     "Budget",
     "BudgetExceeded",
     "ChildFailed",
@@ -81,6 +82,7 @@ _MODULES = {
     "Left": "workers.handlers.checkpoint.migration",
     "Registry": "workers.handlers.registry",
     "Run": "workers.handlers.run",
+    "BadSignal": "workers.handlers.operations.waits",
     "Signal": "workers.handlers.operations.waits",
     "WaitTimeout": "workers.handlers.operations.waits",
 }

@@ -152,6 +152,7 @@ def test_unknown_run_is_not_found(shop: Shop) -> None:
             TooLarge,
             r"the payload of signal 't' has 1,048,581 bytes, and the limit is 1,048,576",
         ),
+        ("coordinator.grant", [10**9, 0, 0], None, BadName, r"topic 'coordinator.grant' is reserved for grants"),
         ("t", None, "", BadOption, "key '' is not text of 1 to 512 characters"),
         ("t", None, "k" * 513, BadOption, "is not text of 1 to 512 characters"),
         ("t", None, "\ud800", BadOption, "lone surrogates"),

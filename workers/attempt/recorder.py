@@ -23,7 +23,7 @@ from workers.attempt.kind_health import KindHealth
 from workers.attempt.saver import packed_note
 from workers.handlers.checkpoint.draft import RESULT_LIMIT
 from workers.handlers.checkpoint.messages import encode_plain
-from workers.handlers.operations.waits import WaitTimeout
+from workers.handlers.operations.waits import BadSignal, WaitTimeout
 from workers.metrics.worker_metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)
@@ -77,8 +77,8 @@ class Recorder:
         if attempt.saver is not None:
             attempt.saver.close()
             if isinstance(outcome, Fail):
-                for timeout in _timeouts(outcome.error):
-                    attempt.saver.forget_wait(timeout.field)
+                for error in _errors_of_waits(outcome.error):
+                    attempt.saver.forget_wait(error.field)
         outcome, result = _with_result(attempt, outcome)
         try:
             await self._send_last_note(attempt, outcome)
@@ -171,7 +171,7 @@ class Recorder:
         def give_up() -> bool:
             return attempt.lost or self.give_up()
 
-        if emitter.trusts(attempt) or await emitter.is_known(attempt, give_up):
+        if await emitter.may_carry(attempt, give_up):
             await emitter.send_ahead(attempt, give_up)
         else:
             outbox.close()
@@ -334,19 +334,27 @@ class Recorder:
             self.on_refused(kind)
 
 
-def _timeouts(error: BaseException) -> list[WaitTimeout]:
-    """Return each WaitTimeout among the error, its causes and contexts, and the members of exception groups."""
-    found, seen, open_errors = list[WaitTimeout](), set[int](), [error]
+def _errors_of_waits(error: BaseException) -> list[WaitTimeout | BadSignal]:
+    """Return each error of a `run.receive` among the error, its causes and contexts, and the members of exception groups.
+
+    A BadSignal that is only the context of another error is left out: the handler has caught it, and may have received the next
+    signal since.
+    """
+    found, seen, open_errors = list[WaitTimeout | BadSignal](), set[int](), [(error, False)]
     while open_errors:
-        one = open_errors.pop()
+        one, was_caught = open_errors.pop()
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, WaitTimeout):
+        if isinstance(one, WaitTimeout) or (isinstance(one, BadSignal) and not was_caught):
             found.append(one)
-        before = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
-        open_errors += [] if before is None else [before]
-        open_errors += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        if one.__cause__ is not None:
+            open_errors.append((one.__cause__, was_caught))
+        elif one.__context__ is not None and not one.__suppress_context__:
+            open_errors.append((one.__context__, True))
+        open_errors += (
+            [(member, was_caught) for member in one.exceptions] if isinstance(one, BaseExceptionGroup) else []
+        )
     return found
 
 

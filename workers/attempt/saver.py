@@ -60,7 +60,7 @@ async def _refuse_save(delta: Delta) -> tuple[str, int]:
 class SentSave:
     """A save that a batch has sent.
 
-    The batch keeps it until the server has answered. A saver that is closed meanwhile lets it go, because the saver holds the
+    The batch keeps it until the server has answered. If the saver is closed meanwhile, the save forgets the saver, which holds the
     whole transcript.
     """
 
@@ -84,7 +84,7 @@ class SentSave:
         if self.saver is not None:
             self.saver.context.run(self.saver.batch_failed, error)
 
-    def let_go(self) -> None:
+    def forget(self) -> None:
         """Drop all references to the run. The server's answer will be ignored."""
         self.saver = self.cut = self.delta = None
         self.item = (self.item[0], "", b"")
@@ -383,7 +383,7 @@ class Saver:
         self.has_unstored_spending = _no
         self.measure = None
         if self._in_flight is not None:
-            self._in_flight.let_go()
+            self._in_flight.forget()
             self._in_flight = None
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
@@ -396,7 +396,10 @@ class Saver:
         self._waiters = []
 
     def forget_wait(self, field: str) -> None:
-        """Drop a wait that timed out from the newest cut, so that a revived run waits again for as long as the handler says."""
+        """Drop the value of a wait from the newest cut, so that a revived run waits again for as long as the handler says.
+
+        Signals that the run has received stay received.
+        """
         kept = Bookkeeping.parse(self._newest.bookkeeping)
         if kept.deadlines.pop(field, None) is not None or field in self._newest.phases:
             phases = {name: output for name, output in self._newest.phases.items() if name != field}

@@ -10,8 +10,7 @@ from coordinator.client.run_builder import check_key
 from coordinator.encoding.codec import encode
 from coordinator.errors import BadCall, BadOption, Ended, Full, Unreadable
 from coordinator.model import limits
-from coordinator.model.names import name
-from coordinator.model.policies.budget import TOPIC, Amount
+from coordinator.model.policies.budget import TOPIC, Amount, check_topic
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.merge import Plan
 
@@ -32,7 +31,7 @@ def send(
         write: Converts the payload to plain data for the type that the handler declares for the topic; None to send it as it is.
 
     Raises:
-        BadName: The topic is not a name.
+        BadName: The topic is not a name, or is reserved for grants.
         BadOption: The key is not valid.
         NotPlain: The payload can't be stored.
         TooLarge: The payload is larger than 1 MiB.
@@ -41,7 +40,13 @@ def send(
         NotFound: The run does not exist.
         Unreadable: A Redis key of the run's signals holds a value of another type.
     """
-    name(topic, "topic")
+    check_topic(topic)
+    return (yield from _send(namespace, id, topic, payload, key, write))
+
+
+def _send(
+    namespace: OpenNamespace, id: str, topic: str, payload: object, key: str | None, write: WriteSignal | None = None
+) -> Plan[bool]:
     once = "" if key is None else check_key(key)
     plain = payload if write is None else write(topic, payload)
     data = encode(plain, f"the payload of signal {topic!r}", limits.SIGNAL_PAYLOAD)
@@ -58,7 +63,8 @@ def send(
         case "full":
             raise Full(
                 f"run {id} did not get signal {topic!r}: it has not received its earlier signals, and the limit is "
-                f"{limits.SIGNAL_COUNT:,} signals or {limits.SIGNAL_BYTES // 2**20} MiB; send again when it has received some"
+                f"{limits.SIGNAL_COUNT:,} signals or {limits.SIGNAL_BYTES // 2**20} MiB; send again when it has received some of "
+                "them, or waits for this topic"
             )
         case "missing":
             raise run_not_found(id)
@@ -85,7 +91,7 @@ def grant(namespace: OpenNamespace, id: str, amount: Amount) -> Plan[None]:
     if not any(amount):
         raise BadOption("a grant needs an amount: usd, tokens or requests")
     try:
-        yield from send(namespace, id, TOPIC, [*amount], None)
+        yield from _send(namespace, id, TOPIC, [*amount], None)
     except Full:
         raise Full(
             f"run {id} did not get the grant: it has {limits.GRANT_COUNT:,} grants already, which is the limit"

@@ -149,6 +149,31 @@ async def test_stop_between_a_claim_and_its_answer_releases_the_run(here, proxy)
     assert (counters.strikes, counters.recoveries) == (0, 0)
 
 
+async def test_heartbeat_between_a_claim_and_its_answer_releases_nothing(here, proxy):
+    runs = Registry()
+    begun = counting(runs)
+    worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # Only the heartbeats that the test asks for are sent.
+    await worker.ready.wait()
+    lease = worker._membership.leases[0]
+
+    def beaten_since(before: float) -> bool:
+        return bool(lease._beat_at > before)
+
+    answer = proxy.hold_next_reply(calls(scripts.CLAIM))
+    id = await here.enqueue("work")
+    await eventually(answer.happened.is_set, "the claim to be carried out")
+    for _ in range(2):  # When the second answer is there, a release because of the first one has been sent.
+        before = lease._beat_at
+        worker._heartbeat.poke(lease)
+        await eventually(partial(beaten_since, before), "the answer of a heartbeat that compares the runs")
+    assert not worker.attempts
+    assert here.status(id) == "running"
+    answer.over.set()
+    assert await here.outcome(id) == "completed"
+    assert len(begun) == 1
+    assert here.counters(id).releases == 0
+
+
 @pytest.fixture
 def short_claim_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a claim time out after a second or so."""

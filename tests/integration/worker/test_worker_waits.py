@@ -22,7 +22,7 @@ from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench
 from tests.servers import Server
 from tests.waiting import eventually
-from workers import AsyncRun, Registry, Run, Stopped, WaitTimeout
+from workers import AsyncRun, BadSignal, Registry, Run, Stopped, WaitTimeout
 
 ANY_LINGER = pytest.mark.parametrize("linger", [0.0, 30.0], ids=["suspended", "lingering"])
 operations = itertools.count()
@@ -93,22 +93,41 @@ async def test_handler_receives_signals_in_order_and_gets_them_again_when_it_is_
     assert set(seen[1:]) <= {"wake"}
 
 
-async def test_suspended_run_holds_no_slot(bench: Bench) -> None:
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_suspended_run_holds_no_slot_thread_lease_or_connection(bench: Bench, plain: bool) -> None:
     runs = Registry()
+    if plain:  # a worker with one slot has one thread for its handlers
 
-    @runs.handler(linger=0)
-    async def waiting(run: AsyncRun) -> str:
-        return str((await run.receive("go")).payload)
+        @runs.handler(kind="waiting", linger=0)
+        def plain_waiting(run: Run) -> str:
+            return str(run.receive("go").payload)
 
-    @runs.handler
-    async def quick(run: AsyncRun) -> str:
-        return "done"
+        @runs.handler(kind="quick")
+        def plain_quick(run: Run) -> str:
+            return "done"
+
+    else:
+
+        @runs.handler(linger=0)
+        async def waiting(run: AsyncRun) -> str:
+            return str((await run.receive("go")).payload)
+
+        @runs.handler
+        async def quick(run: AsyncRun) -> str:
+            return "done"
 
     worker, _ = bench.worker(runs, concurrency=1)
-    waiters = [await bench.enqueue("waiting") for _ in range(5)]
+    assert (await ended(bench, await bench.enqueue("quick"))).status is Status.COMPLETED
+    connections = len(bench.admin.client_list())
+    waiters = [await bench.enqueue("waiting") for _ in range(50)]
     for id in waiters:
         await bench.until(id, Status.WAITING)
     await eventually(lambda: not worker.attempts, "the worker to hold no run")
+    assert len(bench.admin.client_list()) < connections + 10, "the pools of a worker may have grown a little"
+    for id in waiters:
+        assert not bench.admin.hexists(bench.namespace.keys_of(id).run(id), "token"), (
+            "a run without an owner has no lease"
+        )
     other = await bench.enqueue("quick")
     assert (await ended(bench, other)).status is Status.COMPLETED
     for id in waiters:
@@ -116,6 +135,28 @@ async def test_suspended_run_holds_no_slot(bench: Bench) -> None:
     for id in waiters:
         await ended(bench, id)
         assert bench.result(id) == id
+
+
+async def test_wait_in_the_last_free_slot_does_not_linger(bench: Bench) -> None:
+    runs = Registry()
+
+    @runs.handler(linger=600)
+    async def waiting(run: AsyncRun) -> str:
+        return str((await run.receive("go")).payload)
+
+    worker, _ = bench.worker(runs, concurrency=2)
+    first = await bench.enqueue("waiting")
+    await checkpointed(bench, first)
+    assert (await bench.view(first)).status is Status.RUNNING, "it lingers beside a free slot"
+    second = await bench.enqueue("waiting")
+    await eventually(lambda: len(worker.attempts) < 2, "a free slot")
+    await eventually(
+        lambda: sorted(bench.status(id) for id in (first, second))[-1] == "waiting", "a run that is suspended"
+    )
+    for id in (first, second):
+        await send(bench, id, "go", "there")
+        await ended(bench, id)
+        assert bench.result(id) == "there"
 
 
 @ANY_LINGER
@@ -393,6 +434,58 @@ async def test_run_that_failed_with_a_timeout_waits_again_when_it_is_revived(ben
     await send(bench, id, "go", "late")
     await ended(bench, id)
     assert bench.result(id) == "late"
+
+
+@pytest.mark.parametrize("timeout", [None, 0], ids=["wait", "look"])
+async def test_run_that_failed_with_a_bad_signal_receives_the_next_one_when_it_is_revived(
+    bench: Bench, timeout: float | None
+) -> None:
+    runs = Registry()
+
+    @runs.handler(linger=60, topics={"approval": Approval})
+    async def typed(run: AsyncRun) -> str:
+        await run.receive("go")
+        return str((await run.receive("approval", timeout=timeout)).payload.by)
+
+    bench.worker(runs)
+    id = await bench.enqueue("typed")
+    await send(bench, id, "approval", "nonsense")
+    await send(bench, id, "approval", {"by": "ada", "granted": True})
+    await send(bench, id, "go")
+    view = await ended(bench, id)
+    assert view.error is not None
+    assert (view.status, view.error.type.rpartition(".")[2]) == (Status.FAILED, "BadSignal")
+    assert view.error.message.endswith("; if the run is revived, it waits for the next signal")
+    await bench.do(client_plans.revive(bench.namespace.keys_of(id), id, operation="r"))
+    await ended(bench, id)
+    assert bench.result(id) == "ada"
+
+
+async def test_bad_signal_that_a_handler_has_caught_is_not_awaited_again_when_the_run_is_revived(bench: Bench) -> None:
+    runs, failures = Registry(), [True]
+
+    async def work() -> None:
+        if failures:
+            failures.pop()
+            raise RuntimeError("the work fails once")
+
+    @runs.handler(linger=60, topics={"approval": Approval})
+    async def typed(run: AsyncRun) -> str:
+        try:
+            signal = await run.receive("approval")
+        except BadSignal:
+            signal = await run.receive("approval")
+            await run.phase("work", work)
+        return str(signal.payload.by)
+
+    bench.worker(runs)
+    id = await bench.enqueue("typed")
+    await send(bench, id, "approval", "nonsense")
+    await send(bench, id, "approval", {"by": "ada", "granted": True})
+    assert (await ended(bench, id)).status is Status.FAILED
+    await bench.do(client_plans.revive(bench.namespace.keys_of(id), id, operation="r"))
+    await ended(bench, id)
+    assert bench.result(id) == "ada"
 
 
 async def test_run_keeps_its_slot_while_an_older_process_is_alive(

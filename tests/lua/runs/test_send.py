@@ -79,6 +79,21 @@ def test_full_box_is_refused_until_the_run_has_received_signals(store: Store) ->
     assert store.receive(run, t=10).number == 11
 
 
+def test_run_with_a_full_box_gets_the_signal_for_which_it_waits(store: Store) -> None:
+    run = store.running()
+    for number in range(limits.SIGNAL_COUNT):
+        store.send(run.id, "other", operation=f"n{number}")
+    assert store.send(run.id, "go", operation="too early") == ["full"]
+    assert store.suspend(run, go=0) == "waiting"
+    assert store.send(run.id, "other", operation="more") == ["full"]
+    assert store.send(run.id, "go", b"x" * 1000, "g1") == ["sent"]
+    assert store.status(run.id) == "queued"
+    assert store.send(run.id, "go", operation="g2") == ["full"], "the run does not wait any more"
+    run = store.take()
+    assert store.receive(run, go=0).topic == "go"
+    assert numbers(store, run.id) == limits.SIGNAL_COUNT + 1
+
+
 def grant(store: Store, id: str, operation: str, payload: bytes = b"1 0 0") -> list[str]:
     return store.send(id, TOPIC, payload, operation)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.encoding.checkpoint_head import CheckpointHead
+from coordinator.encoding.codec import encode
 from coordinator.errors import Refused, Unreadable
 from coordinator.store.plans.attempts import netstrings
-from workers import Run, testing
+from workers import Left, Registry, Run, testing
 from workers.handlers.checkpoint.bookkeeping import Base, Bookkeeping
+from workers.handlers.checkpoint.draft import Draft
+from workers.handlers.checkpoint.migration import migrated
 
 
 def test_more_is_read_as_it_was_written() -> None:
@@ -61,3 +65,23 @@ def test_chat_may_wait_for_the_same_topic_again_and_again() -> None:
     for _ in range(3):
         run.messages.append({"role": "user", "content": run.receive("word").payload})
     assert [message["content"] for message in run.messages] == ["a", "b", "c"]
+
+
+def test_migration_keeps_waits_signals_and_children() -> None:
+    runs = Registry()
+
+    @runs.handler(kind="migrated", schema=2)
+    def handler(run: Run) -> None: ...
+
+    @handler.migration(1)
+    def migrate(left: Left) -> None:
+        assert left.phases == {}
+
+    draft = Draft(phases={"wait:-:receive go#0": encode(["go", 1, "payload"], "signal")})
+    draft.bookkeeping.received["go"] = 1
+    draft.bookkeeping.deadlines["wait:-:sleep#0"] = 1_700_000_000_000
+    draft.bookkeeping.bases["wait:-:gather all#0"] = Base(1, "01hf7wz8001hf7wz800z-00", 3)
+    fresh = migrated(draft, CheckpointHead(schema=1), {}, handler)
+    assert fresh.phases["wait:-:receive go#0"] == draft.phases["wait:-:receive go#0"]
+    assert fresh.bookkeeping == draft.bookkeeping
+    assert Bookkeeping.parse(fresh.cut().bookkeeping) == draft.bookkeeping

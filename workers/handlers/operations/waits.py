@@ -21,8 +21,8 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from coordinator.encoding.codec import decode, encode
-from coordinator.errors import BadOption, CoordinatorError, Refused
-from coordinator.model.names import name as valid_name
+from coordinator.errors import BadOption, CoordinatorError, Refused, Unreadable
+from coordinator.model.policies.budget import check_topic
 from coordinator.store.plans.attempts import Condition, Received
 from workers.handlers.checkpoint.draft import Cut, Draft
 
@@ -32,6 +32,18 @@ MISSING: Any = object()
 
 class WaitTimeout(CoordinatorError, TimeoutError):
     """The error of a `run.receive` without a default, if no signal arrived before its timeout."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class BadSignal(Unreadable):
+    """The error of a `run.receive` whose signal does not fit the type that the handler declares for its topic.
+
+    The signal counts as received. A handler that catches the error and receives again gets the next signal. A run that has failed
+    because of the error, and is revived, waits for the next signal too.
+    """
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
@@ -147,31 +159,35 @@ class Waits:
     ) -> Coroutine[Any, Any, Any]:
         """Check the arguments of `AsyncRun.receive` in the handler's own task or thread. Return the coroutine that waits."""
         for topic in topics:
-            valid_name(topic, "topic")
+            check_topic(topic)
         if not topics:
             raise Refused("run.receive needs at least one topic")
         timeout_ms = None if timeout is None else _milliseconds(timeout, "timeout")
         name = "receive " + " ".join(topics)
         if timeout_ms == 0:
-            return self._receive(self._poll(name, topics), topics, 0, default, "")
-        waiting = self._wait(name, topics, timeout_ms)
-        return self._receive(waiting, topics, timeout_ms or 0, default, self._draft.last_wait)
+            return self._receive(self._poll(name, topics), topics, 0, default)
+        return self._receive(self._wait(name, topics, timeout_ms), topics, timeout_ms or 0, default)
 
     async def _receive(
         self,
-        waiting: Coroutine[Any, Any, Signal | None],
+        waiting: Coroutine[Any, Any, tuple[str, Signal | None]],
         topics: tuple[str, ...],
         timeout_ms: int,
         default: Any,
-        field: str,
     ) -> Any:
-        signal = await waiting
+        field, signal = await waiting
         if signal is not None:
-            return Signal(signal.topic, self._read_signal(signal.topic, signal.payload), signal.number)
+            return Signal(signal.topic, self._read_payload(field, signal), signal.number)
         if default is not MISSING:
             return default
         when = f"arrived within {timeout_ms / 1000:g} s" if timeout_ms else "is there"
         raise WaitTimeout(f"no signal of topic {' or '.join(map(repr, topics))} {when}", field)
+
+    def _read_payload(self, field: str, signal: Signal) -> Any:
+        try:
+            return self._read_signal(signal.topic, signal.payload)
+        except Unreadable as error:
+            raise BadSignal(f"{error}; if the run is revived, it waits for the next signal", field) from error
 
     def sleep(self, seconds: float | timedelta | None, until: datetime | None) -> Coroutine[Any, Any, None]:
         """Check the arguments of `AsyncRun.sleep` in the handler's own task or thread. Return the coroutine that waits."""
@@ -184,8 +200,8 @@ class Waits:
             raise BadOption(f"run.sleep(until={until!r}) needs a datetime with a time zone")
         return self._wait("sleep", (), None, max(0, math.ceil(until.timestamp() * 1000)))
 
-    async def _poll(self, name: str, topics: tuple[str, ...]) -> Signal | None:
-        """Ask for a signal once, without waiting. Return the signal, or None if there is none.
+    async def _poll(self, name: str, topics: tuple[str, ...]) -> tuple[str, Signal | None]:
+        """Ask for a signal once, without waiting. Return the field and the signal; empty and None if there is no signal.
 
         The request counts as a step only if it finds a signal. Several tasks of the handler ask one after the other.
         """
@@ -193,12 +209,12 @@ class Waits:
             field = self._draft.next_poll(name)
             if field in self._draft.phases:
                 self._draft.keep_poll(field)
-                return self._stored(field)
+                return field, self._stored(field)
             found = await self._look(topics, None, 0)
             if found.word != "signal":
-                return None
+                return "", None
             self._draft.keep_poll(field)
-            return self._keep(field, found)
+            return field, self._keep(field, found)
 
     def _wait(
         self, name: str, topics: tuple[str, ...], timeout_ms: int | None, until: int | None = None
@@ -209,8 +225,8 @@ class Waits:
 
     async def _wait_as_step(
         self, field: str, topics: tuple[str, ...], timeout_ms: int | None, until: int | None
-    ) -> Signal | None:
-        """Wait for a signal or a time. Return the signal, or None if the deadline passed first."""
+    ) -> tuple[str, Signal | None]:
+        """Wait for a signal or a time. Return the field and the signal, or the field and None if the deadline passed first."""
         given_up = field
         try:
             stored = field in self._draft.phases
@@ -218,7 +234,7 @@ class Waits:
             given_up = ""
         finally:
             self._draft.end_wait(given_up)
-        return signal
+        return field, signal
 
     async def _until(
         self, field: str, topics: tuple[str, ...], timeout_ms: int | None, until: int | None

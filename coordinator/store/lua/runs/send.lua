@@ -19,7 +19,8 @@
 --   sent: the signal is stored; this call or an earlier one stored it
 --   found: a signal with this key was sent before
 --   ended: with the status of the run; a grant is kept for a run that can be revived
---   full: too many signals of the run were not received, or they are too large together; or the run has too many grants
+--   full: too many signals of the run were not received, or they are too large together, and the run does not wait for this topic;
+--     or the run has too many grants
 --   bad: the topic is not a valid name
 --   unreadable: a key has another type
 local clock = server_ms(now)
@@ -72,7 +73,12 @@ if not is_grant and is_full() then
   count, bytes = remove_received(count, bytes)
   redis.call('HSET', signals, 'count', int(count), 'bytes', int(bytes))
 end
-if is_full() then return { 'full' } end
+-- A run that waits for this topic gets the signal although its box is full of other signals. Otherwise it could never continue.
+local function is_awaited()
+  local condition = not is_grant and run.status == WAITING and read_wait(run)
+  return condition and condition.topics[topic] ~= nil
+end
+if is_full() and not is_awaited() then return { 'full' } end
 
 -- If the key of the signals was lost, continue after the last number that the run has received: the run ignores lower numbers.
 local number = tonumber(redis.call('HGET', signals, 'last:' .. topic) or read_received(id)[topic] or 0) + 1
