@@ -28,6 +28,7 @@ from pydantic_ai.durable_exec import (
     DurableOperationId,
     EventStreamHandlerParams,
     JournalCallableOperationBackend,
+    ModelRequestId,
     RoleBasedOperationConfig,
     ToolsetCallToolId,
     conversation_id_from_run_id,
@@ -50,9 +51,11 @@ from coordinator.errors import NotPlain
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import current_phase
 from workers.handlers.facts import Stopped
+from workers.handlers.operations.prices import ModelUsage
 from workers.integrations.steps import (
     async_run,
     call_step,
+    count_request,
     emit_event,
     note_waits,
     number_agent,
@@ -75,6 +78,7 @@ class RunDurability(BaseDurabilityCapability[AgentDepsT]):
     Each model request, each call of a function tool, each request to an MCP server and each resolution of a dynamic toolset is a
     phase. A resumed run gets the saved outputs, so it repeats only the operations that were under way when the process ended. Tool
     calls of one model response run at the same time. A tool that starts another durable agent saves the phases of that agent too.
+    If the run has a budget, each model request is counted.
 
     Outside of a handler the capability does nothing.
 
@@ -258,11 +262,23 @@ class _PhaseBackend(JournalCallableOperationBackend[None]):
             if emits:
                 emit_event(run, {**_tool_event("function_tool_call", cache_key, context), "args": cache_key[1]})
             value = await body()
+            if isinstance(operation_id, ModelRequestId) and isinstance(value, dict):
+                count_request(run, str(value.get("model_name") or ""), _usage(value.get("usage") or {}))
             if emits:
                 emit_event(run, _tool_event("function_tool_result", cache_key, context))
             return value
 
         return await call_step(run, _operation_name(run, self._agent, name, context), output)
+
+
+def _usage(stored: Mapping[str, Any]) -> ModelUsage:
+    """Return the tokens of a response, which include the tokens that the provider read from its cache or wrote to it."""
+    return {
+        "input_tokens": stored.get("input_tokens") or 0,
+        "output_tokens": stored.get("output_tokens") or 0,
+        "cache_read_tokens": stored.get("cache_read_tokens") or 0,
+        "cache_write_tokens": stored.get("cache_write_tokens") or 0,
+    }
 
 
 def _operation_name(run: AsyncRun[Any], agent: str, name: str, context: RunContext[Any] | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2s
 from heapq import heappop, heappush
 from typing import Any, TypeVar
@@ -12,9 +12,11 @@ from weakref import WeakKeyDictionary
 
 from coordinator.errors import BadName, NotPlain, Refused, TooLarge
 from coordinator.model.names import name as valid_name
+from coordinator.model.policies.budget import BudgetExceeded, UnknownPrice
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import current_phase
 from workers.handlers.current_run import find_current_run
+from workers.handlers.operations.prices import ModelUsage
 from workers.handlers.operations.waits import Signal, in_awaited_task
 
 T = TypeVar("T")
@@ -98,6 +100,46 @@ def number_agent(run: AsyncRun[Any], agent: str) -> str:
     if inside:
         place += blake2s(inside.encode(), digest_size=6).hexdigest() + "."
     return f"{place}{number}"
+
+
+def count_request(run: AsyncRun[Any], model: str, usage: ModelUsage) -> None:
+    """Count a model request for the budget of a run. A run without a budget counts nothing, so that it sends nothing for it.
+
+    Call this in the phase of the request, so that a resumed run does not count a saved request again.
+
+    Args:
+        run: The run.
+        model: The name of the model.
+        usage: The tokens of the request.
+
+    Raises:
+        UnknownPrice: If the budget limits the dollars, and the price of the model is not known.
+    """
+    left, given = run.left, usage.get("input_tokens", 0)
+    if left.usd is not None:
+        # Some providers do not count cached tokens as input tokens, and a table of prices needs at least as many input tokens.
+        read = min(usage.get("cache_read_tokens", 0), given)
+        written = min(usage.get("cache_write_tokens", 0), given - read)
+        run.spend(requests=1, **(usage | {"model": model, "cache_read_tokens": read, "cache_write_tokens": written}))
+    elif left.tokens is not None or left.requests is not None:
+        run.spend(tokens=given + usage.get("output_tokens", 0), requests=1)
+
+
+@contextmanager
+def budget_errors() -> Iterator[None]:
+    """Raise the error of a spent budget or of an unknown price, if a framework has wrapped it in an error of its own.
+
+    A wrapped error would be retried like any other failure.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = error.__cause__
+        while cause is not None and not isinstance(cause, (BudgetExceeded, UnknownPrice)):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise cause from None
 
 
 def emit_event(run: AsyncRun[Any], event: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from mcp.types import Tool as McpTool
 
 from coordinator.errors import Refused
 from coordinator.model.run import Note
-from workers import AsyncRun, Registry, Run, current_run, testing
+from workers import AsyncRun, Budget, BudgetExceeded, Registry, Run, current_run, testing
 from workers.integrations.openai_agents import DurableRunner, RunSession
 from workers.testing.memory_backing import Crash, MemoryBacking
 
@@ -586,3 +586,41 @@ def test_tools_of_an_mcp_server_are_called_once_whatever_cut_the_run_is_killed_a
 
     done = testing.crash_matrix(durable(make).inputs(), resources=script, effects=counted)
     assert done.effects == (3, Counter({"mcp 0": 1, "mcp 1": 1}))
+
+
+# ---- budgets -------------------------------------------------------------------------------------------------------------
+
+
+async def test_model_calls_are_counted_for_the_budget_of_the_run():
+    def budgeted(budget: Budget | None) -> Any:
+        async def handler(run: AsyncRun[Any]) -> list[Any]:
+            await DurableRunner.run(looker(run.resources), "go", run_config=QUIET)
+            return [run.spent.tokens, run.spent.requests]
+
+        return Registry().handler(kind="agent", budget=budget)(handler)
+
+    def script() -> World:
+        world = long_script()
+        vars(world.model)["model"] = "gpt-4o"  # the attribute of the models of the SDK
+        return world
+
+    tokens, requests = await budgeted(Budget(requests=100))(testing.AsyncRun(script()))
+    assert requests == TURNS + 1
+    assert await budgeted(None)(testing.AsyncRun(script())) == [0, 0]
+    assert await budgeted(Budget(usd=1))(testing.AsyncRun(script())) == [tokens, requests]
+    testing.crash_matrix(budgeted(Budget(requests=100)).inputs(), resources=script, effects=unique)
+    world = script()
+    with pytest.raises(BudgetExceeded):
+        await budgeted(Budget(requests=1))(testing.AsyncRun(world))
+    assert len(world.model.calls) == 1
+
+
+async def test_streamed_agent_whose_budget_is_spent_ends_with_the_error_of_the_budget():
+    @Registry().handler(budget=Budget(requests=1))
+    async def agent(run: AsyncRun[Any]) -> None:
+        result = DurableRunner.run_streamed(looker(run.resources), "go", run_config=QUIET)
+        async for _ in result.stream_events():
+            pass
+
+    with pytest.raises(BudgetExceeded):
+        await agent(testing.AsyncRun(long_script()))

@@ -21,11 +21,12 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
+from pydantic_ai.usage import RequestUsage
 
 from coordinator.errors import Refused
-from workers import AsyncRun, Registry, Run, Stopped, current_run, testing
+from workers import AsyncRun, Budget, BudgetExceeded, Registry, Run, Stopped, UnknownPrice, current_run, testing
 from workers.integrations.pydantic_ai import RunDurability, read_decision
-from workers.integrations.steps import topic_of
+from workers.integrations.steps import count_request, topic_of
 from workers.testing.memory_backing import Crash, MemoryBacking
 
 pytestmark = pytest.mark.unit
@@ -625,3 +626,70 @@ def test_a_dynamic_toolset_is_resolved_and_called_once_whatever_cut_the_run_is_k
     )
     # The framework resolves the toolset once for the list of its tools, and once inside each call of a tool.
     assert [done.effects[f"resolved in step {step}"] for step in (1, 2, 3)] == [2, 2, 1]
+
+
+# ---- budgets -------------------------------------------------------------------------------------------------------------
+
+
+def priced(model_name: str = "gpt-4o") -> FunctionModel:
+    """Return a model that asks for one tool, and then ends. Each response has 100 input and 10 output tokens."""
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        journal("model")
+        usage, turn = RequestUsage(input_tokens=100, output_tokens=10), responses(messages)
+        parts = calls(turn, "look_up", 1).parts if turn == 0 else [TextPart("done")]
+        return ModelResponse(parts=parts, usage=usage)
+
+    return FunctionModel(model, model_name=model_name)
+
+
+def spender(model_name: str, budget: Budget | None) -> Any:
+    """Return a handler with a budget whose agent makes two requests and calls one tool between them."""
+    agent = Agent(priced(model_name), name="spender", capabilities=[RunDurability()])
+
+    @agent.tool_plain
+    async def look_up(x: int) -> int:
+        return x
+
+    async def handler(run: AsyncRun[Any]) -> list[Any]:
+        await agent.run("go")
+        return [run.spent.usd, run.spent.tokens, run.spent.requests]
+
+    return Registry().handler(kind="spender", budget=budget)(handler)
+
+
+async def test_model_requests_are_counted_for_the_budget_of_the_run():
+    assert await spender("gpt-4o", Budget(tokens=10_000))(testing.AsyncRun(World())) == [0, 220, 2]
+    usd, tokens, requests = await spender("gpt-4o", Budget(usd=1))(testing.AsyncRun(World()))
+    assert (tokens, requests) == (220, 2)
+    assert 0 < usd < 0.01
+    assert await spender("gpt-4o", None)(testing.AsyncRun(World())) == [0, 0, 0]
+
+
+def test_saved_requests_are_not_counted_again_after_a_crash():
+    testing.crash_matrix(spender("gpt-4o", Budget(tokens=10_000)).inputs(), resources=World, effects=unique)
+
+
+async def test_budget_stops_an_agent_before_its_next_request():
+    world = World()
+    with pytest.raises(BudgetExceeded):
+        await spender("gpt-4o", Budget(requests=1))(testing.AsyncRun(world))
+    assert world == ["model"]
+
+
+async def test_more_cached_than_input_tokens_are_counted_as_far_as_there_are_input_tokens():
+    run = testing.AsyncRun(World())
+
+    @Registry().handler(budget=Budget(usd=1))
+    async def count(run: AsyncRun[Any]) -> None:
+        count_request(
+            run, "gpt-4o", {"input_tokens": 10, "output_tokens": 1, "cache_read_tokens": 900, "cache_write_tokens": 5}
+        )
+
+    await count(run)
+    assert (run.spent.tokens, run.spent.requests) == (11, 1)
+
+
+async def test_model_without_a_known_price_ends_a_run_whose_budget_limits_dollars():
+    with pytest.raises(UnknownPrice, match="nobody-sells-this"):
+        await spender("nobody-sells-this", Budget(usd=1))(testing.AsyncRun(World()))

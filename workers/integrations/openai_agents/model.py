@@ -14,7 +14,8 @@ from openai.types.responses import Response, ResponseCompletedEvent, ResponseOut
 from pydantic import TypeAdapter
 
 from workers.handlers.async_run import AsyncRun
-from workers.integrations.steps import call_step, emit_event
+from workers.handlers.operations.prices import ModelUsage
+from workers.integrations.steps import call_step, count_request, emit_event
 
 _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
 
@@ -49,10 +50,10 @@ class DurableModel(Model):
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         """Return the response of the model, or the saved response of an earlier attempt."""
 
-        async def ask() -> Any:
+        async def ask() -> ModelResponse:
             if self._call.emits:
-                return _stored(await self._ask_with_events(args, kwargs, _ignore))
-            return _stored(await self._inner.get_response(*args, **kwargs))
+                return await self._ask_with_events(args, kwargs, _ignore)
+            return await self._inner.get_response(*args, **kwargs)
 
         return await self._step(ask)
 
@@ -63,8 +64,8 @@ class DurableModel(Model):
         """
         events: asyncio.Queue[TResponseStreamEvent | None] = asyncio.Queue()
 
-        async def ask() -> Any:
-            return _stored(await self._ask_with_events(args, kwargs, events.put_nowait))
+        async def ask() -> ModelResponse:
+            return await self._ask_with_events(args, kwargs, events.put_nowait)
 
         async def step() -> ModelResponse:
             try:
@@ -86,8 +87,13 @@ class DurableModel(Model):
             type="response.completed", sequence_number=number, response=_whole_response(response)
         )
 
-    async def _step(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> ModelResponse:
-        saved = await call_step(self._call.run, f"model {self._call.number}.{self._call.responses}", ask)
+    async def _step(self, ask: Callable[[], Coroutine[Any, Any, ModelResponse]]) -> ModelResponse:
+        async def ask_and_count() -> Any:
+            response = await ask()
+            count_request(self._call.run, str(getattr(self._inner, "model", "")), _usage(response.usage))
+            return _stored(response)
+
+        saved = await call_step(self._call.run, f"model {self._call.number}.{self._call.responses}", ask_and_count)
         self._call.responses += 1
         return _RESPONSE.validate_python(saved)
 
@@ -156,6 +162,16 @@ def durable_provider(provider: ModelProvider, call: AgentCall) -> ModelProvider:
 
 def _ignore(event: TResponseStreamEvent) -> None:
     """Ignore an event, because only the readers of the run's output read the stream."""
+
+
+def _usage(usage: Usage) -> ModelUsage:
+    """Return the tokens of a response, which include the tokens that the provider read from its cache or wrote to it."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_tokens": usage.input_tokens_details.cached_tokens or 0,
+        "cache_write_tokens": getattr(usage.input_tokens_details, "cache_write_tokens", 0) or 0,
+    }
 
 
 def _stored(response: ModelResponse) -> Any:

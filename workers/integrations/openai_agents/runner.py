@@ -15,7 +15,7 @@ from workers.integrations.openai_agents.model import AgentCall, durable_model, d
 from workers.integrations.openai_agents.nested import install
 from workers.integrations.openai_agents.session import DurableSession, RunSession
 from workers.integrations.openai_agents.stream import DurableStream
-from workers.integrations.steps import async_run, number_agent
+from workers.integrations.steps import async_run, budget_errors, number_agent
 
 FRAMEWORK = "the OpenAI Agents SDK"
 
@@ -55,6 +55,7 @@ class DurableRunner:
 
         Raises:
             Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
+            BudgetExceeded: If the budget of the run is spent.
             Refused: If the handler is not async, or the call has to wait outside of the handler's own task.
         """
         run = async_run(FRAMEWORK)
@@ -62,11 +63,12 @@ class DurableRunner:
         if run is None:
             return await Runner.run(agent, input, **options)
         start = _prepare(_call_of(run, agent, emit_events), agent, options)
-        result = await Runner.run(start, input, **options)
-        while result.interruptions and receive_approvals and not current_phase.get():
-            state = result.to_state()
-            await receive_decisions(run, state, result.interruptions)
-            result = await Runner.run(start, state, **options)
+        with budget_errors():
+            result = await Runner.run(start, input, **options)
+            while result.interruptions and receive_approvals and not current_phase.get():
+                state = result.to_state()
+                await receive_decisions(run, state, result.interruptions)
+                result = await Runner.run(start, state, **options)
         return result
 
     @classmethod

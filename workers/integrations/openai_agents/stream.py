@@ -11,6 +11,7 @@ from agents import RunResultStreaming, RunState, StreamEvent
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import current_phase
 from workers.integrations.openai_agents.approvals import receive_decisions
+from workers.integrations.steps import budget_errors
 
 Continue = Callable[[RunState[Any, Any]], RunResultStreaming]
 
@@ -46,13 +47,15 @@ class DurableStream(RunResultStreaming):
 
         Raises:
             Stopped: If a stop was requested, or the run is suspended. Let the exception propagate.
+            BudgetExceeded: If the budget of the run is spent.
             Refused: If another task than the handler's own reads the events, and the agent needs an approval.
         """
         while True:
             events: Any = self._stream()
-            async with aclosing(events):
-                async for event in events:
-                    yield event
+            with budget_errors():
+                async with aclosing(events):
+                    async for event in events:
+                        yield event
             if not self.interruptions or self._cancel_mode != "none" or current_phase.get():
                 return
             run, resume = self._durable
