@@ -325,7 +325,7 @@ class Client:
         """Set how many runs of a group may be ready or running at the same time, and how many may start per unit of time.
 
         The limits take effect within a second. They replace the limits that handlers publish. A lower limit stops no running run.
-        An argument that is not given leaves its limit as it is.
+        If `at_once` or `rate` is not given, that limit stays as it is.
 
         Args:
             kind: The kind of the runs.
@@ -363,7 +363,7 @@ class Client:
     def set_rate(
         self, name: str, rate: str | None = None, *, burst: int | None = None, at_once: int | None = None
     ) -> bool:
-        """Set the rate of external calls that handlers make with `run.limit(name)`. It takes effect at the next call.
+        """Set the rate of external calls that handlers make with `run.limit(name)`. It takes effect at once.
 
         All processes of the namespace share the rate. Calls that are under way continue.
 

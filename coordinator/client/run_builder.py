@@ -304,9 +304,15 @@ def check_given_ids(ids: Sequence[str], requests: Sequence[RunRequest], partitio
     """Return the given ids, which come from an earlier call that was not confirmed, if they fit the requests.
 
     Raises:
-        BadOption: The partition of an id is not the partition that the group or the key of its request determines.
+        BadOption: A text is not a run id, or the partition of an id is not the partition that the group or the key of its request
+            determines.
     """
     for id, request in zip(ids, requests, strict=False):
+        if not is_run_id(str(id)):
+            raise BadOption(
+                f"id {id!r:.100} is not a run id: `id` only repeats a call that raised Unconfirmed; "
+                "to find a run by a name of your own, give key=…"
+            )
         if request.placed_by and partition_of(id, partitions) != partition_for(request.placed_by, partitions):
             what = "group" if request.group else "key"
             raise BadOption(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 from coordinator.printable import clean as clean
@@ -51,3 +53,8 @@ def format_time_and_age(moment: datetime, now: float) -> str:
 def format_value(value: Any) -> str:
     """Return a result or an input as text for a terminal: a str without control characters, everything else as JSON."""
     return clean(value) if isinstance(value, str) else json_text(to_json_data(value), indent=2)
+
+
+def most_similar(name: str, known: Iterable[str]) -> str:
+    """Return the most similar of the known names, for the question "did you mean …?"; an empty text if none is similar."""
+    return next(iter(get_close_matches(name, sorted(known), n=1)), "")

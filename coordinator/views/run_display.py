@@ -6,7 +6,6 @@ Ids are never cut. Users' text is shown as plain text, without markup and contro
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -23,6 +22,7 @@ from coordinator.views.formatting import (
     format_duration,
     format_time_and_age,
     format_value,
+    most_similar,
 )
 from coordinator.views.namespace_view import WorkerView
 from coordinator.views.status_reason import describe_child, describe_wait, describe_wake
@@ -73,8 +73,8 @@ def suggest_kind(kind: str, workers: Iterable[WorkerView]) -> str:
     known = {route.partition(":")[2].rpartition("@")[0] for route in routes}
     if kind in known:
         return ""
-    close = get_close_matches(kind, known, n=1)
-    return f"did you mean {close[0]!r}? Live workers handle {clean(', '.join(sorted(known)))}" if close else ""
+    close = most_similar(kind, known)
+    return f"did you mean {close!r}? Live workers handle {clean(', '.join(sorted(known)))}" if close else ""
 
 
 def _status(status: Status) -> Text:
@@ -119,7 +119,9 @@ def _format_due(ahead: float) -> str:
 def _details(view: RunView, now: float, hint: str) -> Iterable[tuple[str, RenderableType | str | None]]:
     yield "run", view.id
     yield "kind", f"{view.kind} (queue {view.queue}" + (f", schema {view.schema})" if view.schema else ")")
-    yield "status", _status(view.status).append(f"  {clean(view.why)}" if view.why else "", "default")
+    # The lines below the status of a waiting run say since when and until when it waits, and for which children.
+    why = describe_wait(view.waiting) if view.waiting else view.why
+    yield "status", _status(view.status).append(f"  {clean(why)}" if why else "", "default")
     yield "", Text(hint, "yellow") if hint else ""
     yield "damaged", Text(clean(view.unreadable), "red") if view.unreadable and view.unreadable != view.why else ""
     yield "attempt", _attempt_counts(view)

@@ -213,6 +213,8 @@ def describe_wake(reason: str) -> str:
     """Return a phrase that says what woke a run, such as `woken by signal 'approval'`. `reason` is `RunView.woken`."""
     what, _, topic = reason.partition(" ")
     match what:
+        case "signal" if topic == TOPIC:
+            return "woken by a grant"
         case "signal":
             return f"woken by signal {topic!r}"
         case "time":

@@ -1063,6 +1063,15 @@ def test_a_text_that_is_not_a_run_id_is_not_found(client):
             client.handle(text)
 
 
+def test_an_own_name_instead_of_a_run_id_is_refused_with_the_way_out(client):
+    for text in ("order-17", "", 7):
+        with pytest.raises(BadOption, match=r"is not a run id: .*give key="):
+            client.enqueue("work", id=text)
+        with pytest.raises(BadOption, match=r"is not a run id: .*give key="):
+            client.enqueue_many([("work", {})], ids=[text])
+    assert client.list() == []
+
+
 def test_a_lifetime_of_a_key_without_a_key_is_refused(client):
     with pytest.raises(BadOption, match="key_ttl has no effect without key"):
         client.enqueue("work", key_ttl=60)

@@ -177,6 +177,7 @@ def test_enqueue_warns_that_the_queue_is_paused(shell: Shell, client: Client) ->
     assert client.handle(said.out.strip()).view().status == "queued"
 
 
+@pytest.mark.matrix("each option of a command")
 def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
     shell: Shell, client: Client, worker: subprocess.Popen[str]
 ) -> None:
@@ -214,7 +215,11 @@ def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
     )
     assert shell("limit", "remove", "gret").out == "the limit of each group of kind gret was removed\n"
     assert shell("limit", "remove", "greet").out == "the limit of each group of kind greet was removed\n"
-    assert shell("limit", "remove", "greet").out == "no limit was set for each group of kind greet\n"
+    assert "no limit is set for each group of kind greet; did you mean" in shell(
+        "limit", "remove", "greet"
+    ).failed_with(3)
+    similar = shell("limit", "remove", "greet", "--group", "acne").failed_with(3)
+    assert "no limit is set for group 'acne' of kind greet; did you mean group 'acme' of kind greet?" in similar
     assert "neither a whole number" in shell("limit", "set", "greet", "--at-once", "many").failed_with(2)
 
 
@@ -231,7 +236,10 @@ def test_rates_are_set_listed_and_removed(shell: Shell) -> None:
     ]
     assert "90000/min" in shell("rate", "list").out
     assert shell("rate", "remove", "gpu").out == "rate gpu was removed\n"
-    assert shell("rate", "remove", "gpu").out == "there is no rate gpu\n"
+    assert "there is no rate gpu; see 'coordinator rate list'" in shell("rate", "remove", "gpu").failed_with(3)
+    assert "there is no rate apo; did you mean 'api'?" in shell("rate", "remove", "apo").failed_with(3)
+    error = json.loads(shell("rate", "remove", "gpu", "--json").err)["error"]
+    assert error["type"] == "NotFound"
     assert "give --rate, --at-once, or both" in shell("rate", "set", "api").failed_with(2)
     assert "is not a rate such as" in shell("rate", "set", "api", "--rate", "many").failed_with(2)
 
@@ -300,6 +308,33 @@ def test_wait_for_a_failed_run_exits_with_1(shell: Shell, worker: object) -> Non
     assert "ended as failed: ValueError: out of tides" in shell("enqueue", "breaks", "--wait").failed_with(1)
     said = shell("enqueue", "breaks", "--wait", "--json")
     assert (said.code, json.loads(said.out)["runs"][0]["error"]) == (1, "ValueError: out of tides")
+
+
+def test_wait_gives_up_after_its_own_timeout_and_the_run_continues(
+    shell: Shell, client: Client, worker: object
+) -> None:
+    said = shell("enqueue", "greet", "--delay", "600", "--wait-timeout", "0.5")
+    (view,) = client.list(status="delayed")
+    assert (said.code, said.out) == (1, "")
+    assert said.err == f"error: run {view.id} is delayed: it has not ended after 0.5 s: {view.why}\n"
+    (row,) = json.loads(shell("enqueue", "greet", "--delay", "600", "--wait", "--wait-timeout", "0", "--json").out)[
+        "runs"
+    ]
+    assert (row["status"], row["created"]) == ("delayed", True)
+    assert row["error"].startswith("it has not ended after 0 s: ")
+    assert "invalid value for '--wait-timeout'" in shell("enqueue", "greet", "--wait-timeout", "nan").failed_with(2)
+    assert shell("enqueue", "greet", "name=tide", "--wait-timeout", "60") == Output(0, "hello tide\n", "")
+
+
+def test_wait_says_that_the_timeout_of_the_server_does_not_limit_it(shell: Shell, client: Client) -> None:
+    process = shell.start("enqueue", "greet", "--wait", "--timeout", "0.5")
+    assert process.stderr is not None
+    lines = [process.stderr.readline(), process.stderr.readline()]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert lines[0].startswith("run ")
+    assert lines[1].startswith("--timeout limits how long the command waits for an answer of the server, not for ")
+    assert "use --wait-timeout for that" in lines[1]
 
 
 def test_interrupt_while_waiting_prints_no_traceback(shell: Shell, client: Client) -> None:
@@ -534,7 +569,8 @@ def test_waiting_run_is_shown_woken_and_cancelled(shell: Shell, waiting: str) ->
     said = shell("send", waiting, "aproval")
     assert (said.code, said.err) == (0, "the run still waits: it waits for signal 'approval', not for 'aproval'\n")
     shown = shell("show", waiting)
-    assert "waits for signal 'approval' since" in shown.out
+    assert "waits for signal 'approval'" in shown.out
+    assert "waits since" in shown.out
     assert "not received yet: 1 aproval" in shown.out
     assert shell("show", waiting, "--json").json()["waiting"]["topics"] == ["approval"]
     assert shell("send", waiting, "approval").err == ""

@@ -22,13 +22,19 @@ _WIDTH_OF_A_FILE = 1000  # a table that is written to a file or a pipe is not sq
 
 @dataclass(frozen=True)
 class CommandContext:
-    """The values of the common options, and the methods that every command needs."""
+    """The values of the common options, and the methods that every command needs.
+
+    Attributes:
+        timeout: Seconds to wait for an answer of the server; None for the default.
+        typed_timeout: The same, if --timeout stands after the subcommand. A value from the environment is left out.
+    """
 
     url: str | None = None
     namespace: str | None = None
     as_json: bool = False
     log_json: bool = False
     timeout: float | None = None
+    typed_timeout: float | None = None
 
     @cached_property
     def settings(self) -> Settings:

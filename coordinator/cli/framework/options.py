@@ -133,8 +133,9 @@ def _with_common_options(function: Callable[..., int | None]) -> Callable[..., i
     @functools.wraps(function)
     def call(ctx: typer.Context, **given: Any) -> int | None:
         before: dict[str, Any] = ctx.find_root().obj or {}
-        common: dict[str, Any] = {name: given.pop(name) or before.get(name) for name in _COMMON}
-        context = CommandContext(**common)
+        typed: dict[str, Any] = {name: given.pop(name) for name in _COMMON}
+        common: dict[str, Any] = {name: value or before.get(name) for name, value in typed.items()}
+        context = CommandContext(**common, typed_timeout=typed["timeout"])
         context.configure_logs(logging.WARNING)
         return function(context, **given)
 

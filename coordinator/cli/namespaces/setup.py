@@ -35,6 +35,7 @@ def init(
     """Create a namespace with a number of partitions and a durability.
 
     Without this command, the first client, worker or coordinator that uses the namespace creates it with the defaults.
+    If the namespace exists, the command changes nothing; other partitions or another durability are an error.
     """
     settings = context.settings
     if durability is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -14,13 +15,20 @@ from coordinator.cli.framework.exits import DONE, PROBLEM, print_error
 from coordinator.cli.framework.inputs import InputPairs, InputsOption, PriorityOption, parse_inputs
 from coordinator.client.client import Client
 from coordinator.client.handles import Handle
+from coordinator.clock import SystemClock
 from coordinator.errors import BadOption, ResultTimeout, RunCancelled, RunFailed
 from coordinator.model.run import Status
 from coordinator.views.formatting import clean, format_count, format_value
 from coordinator.views.run_display import suggest_kind
 
+_clock = SystemClock()
+
 # Seconds without an ending after which the command prints why a run waits: the first time, and each time after that.
 EXPLAIN_AFTER, EXPLAIN_AGAIN = 2.0, 5.0
+TIMEOUT_REMARK = (
+    "--timeout limits how long the command waits for an answer of the server, not for the end of a run: "
+    "use --wait-timeout for that, or press Ctrl-C; the run continues"
+)
 MAX_IDS_PRINTED = 20  # on a terminal; a file or a pipe gets all of them
 
 
@@ -41,17 +49,24 @@ def enqueue(
     ] = None,
     queue: Annotated[str, typer.Option(help="Name of the queue.")] = "default",
     wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Wait until the runs have ended, without a time limit, and print their results."),
+        bool, typer.Option("--wait", help="Wait until the runs have ended, and print their results.")
     ] = False,
+    wait_timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="S", help="Wait, but at most S seconds. The runs continue. Default: --wait has no limit."
+        ),
+    ] = None,
 ) -> int:
     """Enqueue one run, or many with --count, and print the ids.
 
-    With --wait, the command exits with 1 if a run did not complete.
+    With --wait or --wait-timeout, the command exits with 1 if a run did not complete.
     """
     values = parse_inputs(pairs or [], inputs)
     if key is not None and count > 1:
         raise BadOption("--key identifies one run: leave out --key or --count")
+    if wait_timeout is not None and math.isnan(wait_timeout):
+        raise BadOption("--wait-timeout nan is not a number of seconds")
     with context.connect() as client:
         if count == 1:
             handles = [client.enqueue(kind, values, queue=queue, priority=priority, delay=delay, key=key, group=group)]
@@ -59,8 +74,8 @@ def enqueue(
             with _ProgressBar(context, f"enqueue {kind}", count) as advance:
                 runs = ((kind, values) for _ in advance())
                 handles = client.enqueue_many(runs, queue=queue, priority=priority, delay=delay, group=group)
-        if wait:
-            return _wait_for_results(context, client, handles)
+        if wait or wait_timeout is not None:
+            return _wait_for_results(context, client, handles, wait_timeout)
         _print_ids(context, client, handles)
         return DONE
 
@@ -91,12 +106,15 @@ def _remark(client: Client, handle: Handle[Any]) -> str:
     return ""
 
 
-def _wait_for_results(context: CommandContext, client: Client, handles: list[Handle[Any]]) -> int:
+def _wait_for_results(
+    context: CommandContext, client: Client, handles: list[Handle[Any]], wait_timeout: float | None
+) -> int:
     endings: dict[str, dict[str, Any]] = {}
     with _ProgressBar(context, "wait", len(handles)) as advance:
-        for _, handle in zip(advance(), _in_order_of_ending(context, client, handles), strict=False):
+        ended = _Endings(context, client, handles, wait_timeout)
+        for _, handle in zip(advance(), ended, strict=False):
             endings[handle.id] = {"id": handle.id, "created": handle.created, **_ending(handle)}
-    rows = [endings[handle.id] for handle in handles]
+    rows = [endings.get(handle.id) or _not_ended(handle, wait_timeout) for handle in handles]
     if context.as_json:
         context.answer({"runs": rows})
     else:
@@ -105,27 +123,49 @@ def _wait_for_results(context: CommandContext, client: Client, handles: list[Han
     return DONE if all(row["status"] == Status.COMPLETED for row in rows) else PROBLEM
 
 
-def _in_order_of_ending(context: CommandContext, client: Client, handles: list[Handle[Any]]) -> Iterator[Handle[Any]]:
-    """Yield each handle when its run has ended.
+class _Endings:
+    """An iterator over handles: it yields each handle when its run has ended, and ends when the time is over.
 
-    While no run ends, print why the first run waits. Otherwise a typo in the kind would make the command wait forever without
+    While no run ends, it prints why the first run waits. Otherwise a typo in the kind would make the command wait forever without
     a message.
     """
-    left, printed = {handle.id: handle for handle in handles}, ""
-    patience = EXPLAIN_AFTER
-    while left:
-        try:
-            for handle in client.wait(list(left.values()), timeout=patience):
-                del left[handle.id]
-                yield handle
-        except ResultTimeout:
-            view = next(iter(left.values())).view()
-            hint = suggest_kind(view.kind, client.workers()) if view.status is Status.QUEUED else ""
-            text = f"run {view.id} is {view.status}: {clean(view.why)}" + (f"; {hint}" if hint else "")
-            if view.status in (Status.QUEUED, Status.DELAYED, Status.WAITING) and text != printed:
-                context.stderr.print(Text(text, "yellow"))
-                printed = text
-            patience = EXPLAIN_AGAIN
+
+    def __init__(
+        self, context: CommandContext, client: Client, handles: list[Handle[Any]], wait_timeout: float | None
+    ) -> None:
+        self._context, self._client = context, client
+        self._left = {handle.id: handle for handle in handles}
+        begun = _clock.monotonic()
+        self._until = math.inf if wait_timeout is None else begun + wait_timeout
+        self._printed = ""
+        # The time after which the command says that --timeout does not limit --wait.
+        limited = wait_timeout is not None or context.typed_timeout is None
+        self._remark_at = math.inf if limited else begun + (context.typed_timeout or 0.0)
+
+    def __iter__(self) -> Iterator[Handle[Any]]:
+        patience = EXPLAIN_AFTER
+        while self._left:
+            timeout = min(patience, max(0.0, min(self._until, self._remark_at) - _clock.monotonic()))
+            try:
+                for handle in self._client.wait(list(self._left.values()), timeout=timeout):
+                    del self._left[handle.id]
+                    yield handle
+            except ResultTimeout:
+                if _clock.monotonic() >= self._until:
+                    return
+                self._explain()
+                patience = EXPLAIN_AGAIN
+
+    def _explain(self) -> None:
+        view = next(iter(self._left.values())).view()
+        hint = suggest_kind(view.kind, self._client.workers()) if view.status is Status.QUEUED else ""
+        text = f"run {view.id} is {view.status}: {clean(view.why)}" + (f"; {hint}" if hint else "")
+        if view.status in (Status.QUEUED, Status.DELAYED, Status.WAITING) and text != self._printed:
+            self._context.stderr.print(Text(text, "yellow"))
+            self._printed = text
+        if _clock.monotonic() >= self._remark_at:
+            self._remark_at = math.inf
+            self._context.stderr.print(Text(TIMEOUT_REMARK, "yellow"))
 
 
 def _ending(handle: Handle[Any]) -> dict[str, Any]:
@@ -137,9 +177,17 @@ def _ending(handle: Handle[Any]) -> dict[str, Any]:
         return {"status": Status.CANCELLED, "error": str(error)}
 
 
+def _not_ended(handle: Handle[Any], wait_timeout: float | None) -> dict[str, Any]:
+    view, row = handle.view(), {"id": handle.id, "created": handle.created}
+    if view.status.ended:  # it has ended since the last look
+        return {**row, **_ending(handle)}
+    return {**row, "status": view.status, "error": f"it has not ended after {wait_timeout or 0:g} s: {view.why}"}
+
+
 def _print_ending(context: CommandContext, row: dict[str, Any], *, with_id: bool) -> None:
     if row["status"] != Status.COMPLETED:
-        print_error(f"run {row['id']} ended as {row['status']}: {clean(row['error'])}")
+        how = "ended as" if Status(row["status"]).ended else "is"
+        print_error(f"run {row['id']} {how} {row['status']}: {clean(row['error'])}")
         return
     text = format_value(row["result"])
     context.console.out(f"{row['id']}  {' '.join(text.split())}" if with_id else text)

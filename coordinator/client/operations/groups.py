@@ -115,7 +115,7 @@ def describe_old_process(old: str) -> str:
         old: A phrase that names the process.
     """
     return (
-        f"no run with a group was enqueued: {old} was started with an older version that does not know groups; "
+        f"no run with a group was enqueued: {old} was started with an older version that does not support groups; "
         "restart that process with the new version"
     )
 

@@ -8,30 +8,20 @@ import random
 import sys
 from unittest import mock
 
+from typer.main import get_command
+
+from coordinator.cli.app import app as coordinator_app
 from coordinator.cli.app import main as coordinator_main
+from workers.cli.app import app as workers_app
 from workers.cli.app import main as workers_main
 
-# `start` and --wait never end if their arguments are valid, so they only get arguments that are not.
+# Commands that run until they are stopped. `workers start` ends, because it only gets registries that can't be loaded.
+ENDLESS = {"coordinator": ("start", "web", "top", "stream"), "workers": ("dev",)}
 COMMANDS = {
-    "coordinator": (
-        "init",
-        "enqueue",
-        "status",
-        "show",
-        "runs",
-        "cancel",
-        "revive",
-        "discard",
-        "pause",
-        "unpause",
-        "doctor",
-        "schedule",
-        "check",
-        "nonsense",
-        "",
-    ),
-    "workers": ("list", "roll", "drain", "start", "nonsense", ""),
+    program: (*(name for name in get_command(app).commands if name not in ENDLESS[program]), "nonsense", "")  # type: ignore[attr-defined]  # a group has them
+    for program, app in (("coordinator", coordinator_app), ("workers", workers_app))
 }
+GROUPS = ("schedule", "limit", "rate")  # commands that have subcommands
 SUBCOMMANDS = ("set", "list", "pause", "unpause", "remove", "")
 OPTIONS = (
     "--json",
@@ -60,6 +50,11 @@ OPTIONS = (
     "--fleet",
     "--at-once",
     "--tree",
+    "--group",
+    "--rate",
+    "--burst",
+    "--usd",
+    "--forget-effect",
     "--help",
     "--version",
     "--nonsense",
@@ -125,7 +120,7 @@ def words(dice: random.Random) -> tuple[str, list[str]]:
     program = dice.choice(["coordinator", "coordinator", "coordinator", "workers"])
     command = dice.choice(COMMANDS[program])
     found = [command] if command else []
-    if command == "schedule":
+    if command in GROUPS:
         found.append(dice.choice(SUBCOMMANDS))
     if command == "start":
         found.append(dice.choice(["no.module:runs", "json:dumps", "json", ":", "", "json:nothing", "-x"]))

@@ -257,6 +257,7 @@ def test_details_of_a_waiting_run_have_its_times_and_its_signals() -> None:
     waiting = Waiting(("approval",), NOW - timedelta(hours=3), NOW + timedelta(days=4))
     view = replace(RUN, status=Status.WAITING, owner=None, waiting=waiting, signals={"chat": 1200, "other": 1})
     text = render(run_details(view, NOW.timestamp()))
+    assert "\nstatus       waiting  waits for signal 'approval'" + " " * 5 in text, "the times have lines of their own"
     assert "(3 h ago)" in text
     assert "(in 4 d)" in text
     assert "signals      not received yet: 1,200 chat, 1 other" in text
@@ -267,6 +268,7 @@ def test_details_of_a_waiting_run_have_its_times_and_its_signals() -> None:
     ("woken", "text"),
     [
         ("signal approval", "by signal 'approval'"),
+        ("signal coordinator.grant", "by a grant"),
         ("time", "because its time had come"),
         ("children", "because its children had ended"),
         ("grant x", "by grant x"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +15,9 @@ from coordinator.model.enqueue import Options
 from coordinator.model.names import name, parse_route, route
 from coordinator.model.run import ENDED, MOVES, Counters, Status
 from coordinator.model.run_id import RunIds, child_base, child_id, is_run_id, partition_for, partition_of
+from coordinator.views.run_display import STATUS_STYLES
+
+PAGE = Path(__file__).parents[3] / "coordinator" / "web" / "page" / "assets"
 
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True)
 
@@ -37,7 +44,7 @@ def test_only_claim_starts_a_run_and_only_enqueue_and_fire_create_one() -> None:
     assert set().union(*(by for (before, _), by in MOVES.items() if before is None)) == {"enqueue", "fire"}
 
 
-def test_status_knows_whether_it_is_final() -> None:
+def test_status_says_whether_it_is_final() -> None:
     assert [status for status in Status if status.ended] == [
         Status.COMPLETED,
         Status.FAILED,
@@ -122,3 +129,10 @@ def test_counters_are_read_in_the_order_of_the_script() -> None:
 def test_children_of_steps_that_begin_at_the_same_time_have_different_ids() -> None:
     bases = [child_base(1_700_000_000.0, 0) for _ in range(20)]
     assert len({child_id(base, index) for base in bases for index in range(100)}) == 2000
+
+
+def test_every_status_has_a_style_on_the_terminal_and_a_place_on_the_page() -> None:
+    assert set(STATUS_STYLES) == set(Status)
+    script = (PAGE / "format.js").read_text()
+    (listed,) = re.findall(r"^export const STATUSES = (\[.*\]);$", script, re.MULTILINE)
+    assert sorted(json.loads(listed)) == sorted(Status)
