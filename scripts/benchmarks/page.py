@@ -1,5 +1,7 @@
 """Measure how long the page's server takes for the overview and for lists of runs in a large namespace, and its longest command.
 
+It measures how long a coordinator takes to answer a scrape of its metrics in the same namespace. Each scrape reads all values anew.
+
 It also measures the cost of viewers: the commands and the processor time of the server, and the processor time of the web process,
 without viewers, with one and with many, while ten runs are enqueued each second.
 
@@ -28,9 +30,11 @@ from doctor import name_of
 
 from coordinator import AsyncClient, Client
 from coordinator.client.operations import runs as run_operations
+from coordinator.services.endpoints.metrics import FRESH_SECONDS
 from coordinator.store.transport.connections.embedded_server import attach
 from coordinator.web import app
 from coordinator.web.page.live import LiveBoard
+from tests.servers import free_port
 
 NAMESPACE = "large"
 KINDS = ("report", "summary", "crawl")
@@ -68,13 +72,14 @@ def fill(url: str, queued: int, ended: int) -> None:
             client.enqueue("limited", {"number": n}, group=f"g{n % GROUPS}")
 
 
-async def timed(admin: redis.Redis, ask: Question, rounds: int) -> dict[str, Any]:
-    """Return how long a question takes, and the commands that it sends."""
+async def timed(admin: redis.Redis, ask: Question, rounds: int, pause: float = 0.0) -> dict[str, Any]:
+    """Return how long a question takes, and the commands that it sends. `pause` is the time in seconds before each question."""
     await ask()
     admin.config_resetstat()
     admin.slowlog_reset()
     times = []
     for _ in range(rounds):
+        await asyncio.sleep(pause)
         began = time.perf_counter()
         await ask()
         times.append(1000 * (time.perf_counter() - began))
@@ -161,6 +166,29 @@ async def cost_of(admin: redis.Redis, url: str, web: tuple[int, str], viewers: i
     }  # fmt: skip
 
 
+async def scraped(admin: redis.Redis, port: int, rounds: int) -> dict[str, Any]:
+    transport = httpx.AsyncHTTPTransport(retries=20)  # the coordinator may still be starting
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", transport=transport) as scraper:
+
+        async def ask() -> None:
+            (await scraper.get("/metrics")).raise_for_status()
+
+        return await timed(admin, ask, rounds, pause=1.1 * FRESH_SECONDS)
+
+
+def measure_scrape(admin: redis.Redis, url: str, rounds: int) -> dict[str, Any]:
+    """Return how long scrapes of a coordinator take. Its other work is part of the commands that the server counts."""
+    port = free_port()
+    command = [str(Path(sys.executable).with_name("coordinator")), "start", "--metrics", str(port)]
+    environment = os.environ | {"RUNS_URL": url, "RUNS_NAMESPACE": NAMESPACE}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        return asyncio.run(scraped(admin, port, rounds))
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def measure_viewers(admin: redis.Redis, url: str, viewers: int, seconds: float) -> dict[int, dict[str, Any]]:
     """Return the cost of no viewer, of one, and of many."""
     with tempfile.TemporaryFile() as log:
@@ -185,6 +213,7 @@ def measure(queued: int, ended: int, rounds: int, viewers: int, seconds: float) 
         fill(server.url, queued, ended)
         facts = {"queued": queued, "ended": ended, "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1)}
         questions = asyncio.run(measure_page(admin, server.url, rounds))
+        questions["scrape of a coordinator's metrics"] = measure_scrape(admin, server.url, rounds)
         return facts | {
             "questions": questions,
             "viewers": measure_viewers(admin, server.url, viewers, seconds),

@@ -24,6 +24,17 @@ async def teller(run: AsyncRun[None]) -> str:
     return "told"
 
 
+@runs.handler(throttle=0, keep_messages=True)
+async def talker(run: AsyncRun[None]) -> None:
+    """Have a conversation with a call of a tool, whose reply is long."""
+    call = {"id": "c1", "function": {"name": "search", "arguments": '{"query": "tides"}'}}
+    run.messages.append({"role": "user", "content": "When is high tide?"})
+    run.messages.append({"role": "assistant", "content": "I look it up.", "tool_calls": [call]})
+    run.messages.append({"role": "tool", "tool_call_id": "c1", "name": "search", "content": "moon " * 20_000})
+    run.messages.append({"role": "assistant", "content": "At noon."})
+    await run.flush()
+
+
 async def _charge() -> str:
     return "paid"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 import signal
@@ -112,6 +113,29 @@ def test_server_ends_at_sigterm_although_a_request_waits(stage: WebStage, client
         process.send_signal(signal.SIGTERM)
         assert "event: end" not in list(lines)
     assert process.wait(30) == 0
+    assert "Traceback" not in stage.logs()
+
+
+def test_server_ends_at_sigterm_although_clients_keep_their_connections(stage: WebStage, client: Client) -> None:
+    run = client.enqueue("tell", {"turns": 1, "words": 1})  # there is no worker
+    process, url = stage.web()
+    port = int(url.rpartition(":")[2])
+    requests = [
+        "GET / HTTP/1.1\r\nHost:",  # the rest of the request never comes
+        "GET /data/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",  # the board
+        f"GET /data/runs/{run.id}/output HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        f"GET /api/runs/{run.id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        "GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",  # answered, and the connection is kept
+    ]
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in requests]
+        for connection, request in zip(sockets, requests, strict=True):
+            connection.sendall(request.encode())
+        for connection in sockets[1:]:
+            connection.settimeout(60)
+            assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        process.send_signal(signal.SIGTERM)  # the clients neither read on nor close
+        assert process.wait(30) == 0
     assert "Traceback" not in stage.logs()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from coordinator import Client, Status
+from coordinator import BadName, Client, Status
 from coordinator.encoding.codec import encode
 from coordinator.model.run_id import RunIds
 from coordinator.store.keys import Namespace
@@ -38,6 +38,8 @@ def test_killed_process_is_seen_and_its_runs_move_to_other_cards(
     handles = client.enqueue_many([("steps", {"total": 10_000, "seconds": 0.05, "gate": "all"})] * 8)
     ids = {handle.id for handle in handles}
     before = wait_for_chips(page, 2, 8)
+    fleet = page.locator("section.panel", has=page.get_by_role("heading", name="Workers")).locator(".aside")
+    wait_until(lambda: re.fullmatch(r"2 processes, \d+ slots, 1 coordinator", fleet.inner_text()), "the counts", 60)
     victim, lost = max(before.items(), key=lambda item: len(item[1]))
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: victim not in board(page), "the card of the killed process to go", 60)
@@ -251,6 +253,16 @@ def plant_scripts(stage: Stage, client: Client) -> list[str]:
     client.set_limit("nobody", at_once=0)
     held = client.enqueue("nobody", group=SCRIPT)  # the overview names its group
     held.send("topic", {SCRIPT: SCRIPT})
+    for give in (
+        lambda: held.send(SCRIPT),
+        lambda: client.enqueue(SCRIPT),
+        lambda: client.enqueue("returns", queue=SCRIPT),
+        lambda: client.schedule(SCRIPT, "0 3 * * *", "returns"),
+        lambda: client.set_limit(SCRIPT, at_once=1),
+        lambda: client.set_rate(SCRIPT, "10/s"),
+    ):
+        with pytest.raises(BadName):  # a name has letters, digits, dots, dashes and underscores only
+            give()
     # A producer that does not use the client can store any route.
     space: Namespace = client._do(lambda namespace: namespace.space())
     raw = RunIds().make(client._clock.now(), 0)

@@ -48,6 +48,29 @@ def test_output_is_live_and_drops_the_words_of_a_lost_attempt(
     wait_until(lambda: "live" not in aside.inner_text(), "the end of the stream", 60)
 
 
+def test_transcript_is_a_conversation_with_folded_tool_calls(stage: Stage, client: Client, open_page: OpenPage) -> None:
+    stage.app = APP
+    stage.coordinator()
+    stage.fleet(1)
+    run = client.enqueue("talker")
+    assert run.wait(60) is Status.COMPLETED
+    page = open_page()
+    show(page, f"#/runs/{run.id}")
+    messages = page.get_by_label("Transcript", exact=True).locator(".message")
+    wait_until(lambda: messages.count() == 4, "the messages", 60)
+    roles = [messages.nth(number).locator(".role").inner_text().split()[0] for number in range(4)]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+    assert messages.nth(3).locator(".said").inner_text() == "At noon."
+    call, reply = messages.nth(1).locator("details"), messages.nth(2).locator("details")
+    assert (call.get_attribute("open"), reply.get_attribute("open")) == (None, None), "both are folded"
+    assert call.locator("summary").inner_text() == 'search {"query":"tides"}'
+    assert len(messages.nth(2).inner_text()) < 400
+    call.locator("summary").click()
+    assert call.locator("pre").inner_text() == '{\n  "query": "tides"\n}'
+    assert "more characters" in (reply.text_content() or ""), "the server cuts a very large text"
+    assert len(reply.text_content() or "") < 50_000
+
+
 def test_effects_and_spending_of_a_run_are_shown(stage: Stage, client: Client, open_page: OpenPage) -> None:
     stage.app = APP
     stage.coordinator()

@@ -195,6 +195,7 @@ async def test_stream_that_is_closed_while_idle_does_not_hide_the_last_events(
     assert values(await read(site, id, {"Last-Event-ID": events[-1].id})) == ["Hello Ada"]
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_client_that_never_reads_holds_limited_memory_and_delays_no_other_reader(site: Site) -> None:
     """The output is larger than what Redis keeps, so the client gets a gap when it reads at last."""
     count, url = 40_000, httpx.URL(site.url)

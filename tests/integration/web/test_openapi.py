@@ -40,6 +40,7 @@ def test_every_error_of_the_library_has_a_status() -> None:
     assert raised == set(STATUSES)
 
 
+@pytest.mark.matrix("searches for unknown bugs")
 @pytest.mark.parametrize(
     ("endpoint", "mode"),
     [(endpoint, GenerationMode.POSITIVE) for endpoint in ROUTES]

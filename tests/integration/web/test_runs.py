@@ -174,6 +174,13 @@ async def test_signal_with_a_key_is_sent_once(site: Site) -> None:
     assert (await site.http.get(f"/runs/{id}")).json()["signals"] == {"other": 1}
 
 
+async def test_caller_cannot_raise_the_budget_of_a_run_by_a_signal(site: Site) -> None:
+    id = await site.enqueue("ask")
+    answer = await site.http.post(f"/runs/{id}/signals/coordinator.grant", json=[10**9, 0, 0])
+    assert (answer.status_code, answer.json()["error"]) == (400, "BadName")
+    assert (await site.http.get(f"/runs/{id}")).json()["signals"] == {}
+
+
 async def test_key_makes_one_run_of_repeated_requests(site: Site) -> None:
     body = {"kind": "double", "inputs": {"number": 1}}
     first = await site.http.post("/runs", json=body, headers={"Idempotency-Key": "order-1"})

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,22 @@ def test_file_may_have_digests_instead_of_tokens(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_header_without_a_valid_token_names_no_caller(tmp_path: Path, header: str | None) -> None:
     assert token_file(tmp_path, f"alice all {ALICE}\nbob read {BOB}").find_caller(header) is None
+
+
+@pytest.mark.parametrize("token", [ALICE, BOB, "wrong"])
+def test_token_is_compared_with_every_token_in_constant_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    tokens, compare = token_file(tmp_path, f"alice all {ALICE}\nbob read {BOB}"), hmac.compare_digest
+    compared: list[bytes] = []
+
+    def record(known: bytes, given: bytes) -> bool:
+        compared.append(known)
+        return compare(known, given)
+
+    monkeypatch.setattr(hmac, "compare_digest", record)
+    tokens.find_caller(f"Bearer {token}")
+    assert compared == [hashlib.sha256(known.encode()).digest() for known in (ALICE, BOB)]
 
 
 @pytest.mark.parametrize(

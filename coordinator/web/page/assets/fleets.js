@@ -34,8 +34,8 @@ function fleet(one) {
   const versions = new Map();
   for (const process of one.processes) versions.set(process.code, (versions.get(process.code) || 0) + 1);
   const spread = [...versions].map(([code, number]) => `${number} × ${code || "no version"}`).join(", ");
-  const rows = one.processes.map((p) => h("tr", { class: "row" }, h("td", { class: "mono" }, `${p.host}:${p.pid}`), h("td", { class: "mono" }, p.code), h("td", { class: "num" }, slotUse(p)), h("td", { class: "num" }, bytes(p.memory)), h("td", { class: "num soft" }, `${duration(p.lease_age)} ago`), h("td", null, state(p)), h("td", { class: "why", title: p.routes.join(" ") }, kinds(p))));
-  const table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Processes" }, h("table", null, h("thead", null, h("tr", null, h("th", null, "Process"), h("th", null, "Code"), h("th", { class: "num" }, "Slots"), h("th", { class: "num" }, "Memory"), h("th", { class: "num" }, "Heartbeat"), h("th", null, "State"), h("th", null, "Takes"))), h("tbody", null, rows)));
+  const rows = one.processes.map((p) => h("tr", { class: "row" }, h("td", { class: "mono" }, `${p.host}:${p.pid}`), h("td", null, state(p)), h("td", { class: "mono" }, p.code), h("td", { class: "num" }, slotUse(p)), h("td", { class: "num" }, bytes(p.memory)), h("td", { class: "num soft" }, `${duration(p.lease_age)} ago`), h("td", { class: "why", title: p.routes.join(" ") }, kinds(p))));
+  const table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Processes" }, h("table", null, h("thead", null, h("tr", null, h("th", null, "Process"), h("th", null, "State"), h("th", null, "Code"), h("th", { class: "num" }, "Slots"), h("th", { class: "num" }, "Memory"), h("th", { class: "num" }, "Heartbeat"), h("th", null, "Takes"))), h("tbody", null, rows)));
   return panel(one.name || "default", `${plural(one.processes.length, "process").replace("processs", "processes")}, ${plural(one.supervisors.length, "supervisor")}: ${spread}`, roll(one.roll), table);
 }
 

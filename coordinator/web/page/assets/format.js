@@ -4,7 +4,10 @@ export const STATUSES = ["queued", "running", "waiting", "delayed", "completed",
 
 const CAUSES = { recover: "after its worker was lost", release: "after its worker released it", retry: "for a retry", revive: "after a revive" };
 
-export function cause(word) { return CAUSES[word] || (word.startsWith("wake") ? `woken by ${word.slice(5) || "its condition"}` : `after ${word}`); }
+export function cause(word) {
+  if (word === "wake signal coordinator.grant") return "woken by a grant";
+  return CAUSES[word] || (word.startsWith("wake") ? `woken by ${word.slice(5) || "its condition"}` : `after ${word}`);
+}
 
 export function count(number) { return Number(number || 0).toLocaleString("en-US"); }
 
