@@ -46,7 +46,7 @@ def ended_as_it_should(see: Evidence) -> Iterator[str]:
     the one of its handler. For a discarded run, the expected ending is no longer known.
     """
     asked = {op.id for op in see.history.of("cancel")} | order_rules.overtaken(see)
-    asked |= child_rules.let_go(see, asked)
+    asked |= child_rules.dropped(see, asked)
     for id, run in see.final.runs.items():
         if run.bare:
             continue

@@ -37,7 +37,7 @@ def endings_only_grow(see: Evidence) -> Iterator[str]:
         most[op.id, base].append((op.ended, ended))
 
 
-def let_go(see: Evidence, asked: Collection[str]) -> set[str]:
+def dropped(see: Evidence, asked: Collection[str]) -> set[str]:
     """Return the children that a coordinator may cancel, because their parent was cancelled or is dead."""
     found = set[str]()
     for op in see.history.of("enqueue"):

@@ -60,7 +60,7 @@ def features(
 
     @runs.handler(retry=Retry(limit=3, wait=0.5), throttle=0.2, linger=linger)
     async def family(run: AsyncRun[Any], turns: int, trouble: float) -> int:
-        """Collect children in both ways. Then let one go that never ends by itself."""
+        """Collect children in both ways. Then drop one that never ends by itself."""
         count = min(turns, PIECES)
         pieces = [piece.inputs(number, trouble) for number in range(count)]
         for number, found in enumerate(

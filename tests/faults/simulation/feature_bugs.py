@@ -48,7 +48,7 @@ CHILDREN = (
         seed=6,
     ),
     Bug(
-        "children that are let go are never cancelled",
+        "children that are dropped are never cancelled",
         LUA + "shared/children.lua",
         "redis.pcall('ZADD', parting_key(), 'NX', 0, base .. ' ' .. int(spawned))",
         "redis.pcall('ZCARD', parting_key())",

@@ -286,10 +286,10 @@ class Bell:
             return rung, done.value
         raise AssertionError("a plan of more than one call")
 
-    async def read(self, keys: Sequence[str], after: Sequence[str], seconds: float) -> dict[str, Any]:
+    async def read(self, keys: Sequence[str], after: Sequence[str], most: int, seconds: float) -> dict[str, Any]:
         """Wait until one of several streams has entries. Look now and then, as if entries came late."""
         server_side, sender = self._server_side, current.get()
-        command = [word.encode() for word in ("XREAD", "COUNT", "500", "STREAMS", *keys, *after)]
+        command = [word.encode() for word in ("XREAD", "COUNT", str(most), "STREAMS", *keys, *after)]
         until = server_side.loop.time() + seconds
         while True:
             await asyncio.sleep(server_side.network_faults.delay())

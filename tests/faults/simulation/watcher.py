@@ -356,6 +356,8 @@ class Watcher:
     def _only_of(self, worker: str, before: dict[str, Seen | None]) -> None:
         for id, run in self._runs.items():
             was = before[id]
+            if run is None:
+                continue  # its retention is over; see _one_run
             if run != was and (was is None or not was.token.endswith(f"-{worker}")):
                 raise Broken(f"run {id} was recovered with worker {worker} although it was {was}")
 
