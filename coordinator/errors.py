@@ -98,7 +98,8 @@ class Ended(Refused):
 class Full(Refused):
     """The run has too many signals that it has not received yet, so this one was not stored.
 
-    A run may have 1,000 unreceived signals, and 16 MiB of their payloads. Send again when the run has received some of them.
+    A run may have 1,000 unreceived signals, and 16 MiB of their payloads. Send again when the run has received some of them,
+    or waits for the topic.
     """
 
 

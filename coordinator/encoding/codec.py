@@ -20,7 +20,10 @@ from coordinator.errors import NotPlain, TooLarge, Unreadable
 
 PLAIN = (type(None), bool, int, float, str, bytes, datetime, list, tuple, dict)
 _PLAIN = frozenset(PLAIN)
-_WAY_OUT = "inputs and results of other types are converted by the handler's annotations, if you use handler.inputs(…)"
+_WAY_OUT = (
+    "values of other types are converted if the handler declares their types: inputs and results by its annotations, with "
+    "handler.inputs(…), and signals by topics="
+)
 _NAMES = "None, bool, int (64 bit), float, str, bytes, datetime, list, tuple, dict"
 
 # Extension types. A tuple is an array whose first element is the mark. The mark is inside the array, because a nested extension

@@ -81,7 +81,7 @@ OUTPUT_PLACES: Final = (
 
 CHILDREN_EXAMINED_MS: Final = 60_000  # how often a coordinator checks that the children of a waiting run still exist
 CHILDREN_EXAMINED: Final = 20  # children of a run that a coordinator checks each time
-PARTING_GRACE_MS: Final = 30_000  # how long the handler of a child has to stop after its parent has let it go
+PARTING_GRACE_MS: Final = 30_000  # how long the handler of a child has to stop after its parent has dropped it
 
 # ---- groups
 

@@ -1,6 +1,6 @@
 """Queue delayed and waiting runs when they are due, and cancel runs at the deadlines of their expiry or of a requested cancel.
 
-The script also cancels children that their parents have let go, and admits runs of groups when the rate of starts allows it.
+The script also cancels children that their parents have dropped, and admits runs of groups when the rate of starts allows it.
 
 No lock is needed: the script moves each entry once, and a second coordinator then finds no entry to move. So every coordinator that
 hears the bell calls the script immediately.

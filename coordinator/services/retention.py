@@ -50,7 +50,10 @@ class Retention:
         self.name = f"retention of partition {partition.keys.partition}"
 
     async def tick(self) -> RetentionReport:
-        """Delete ended runs whose retention is over, and ended runs beyond the number to keep. Return the report."""
+        """Remove expired runs from the lists of ended runs, and delete the ended runs beyond the number to keep.
+
+        Also remove the ids of deleted runs from the sets of children. Return the report.
+        """
         if not any(await self._partition.ask(coordinator_plans.find_existing(self._partition.keys, [self._listed]))):
             return RetentionReport(rest=QUIET_TICK)
         forgotten = 0

@@ -52,7 +52,7 @@ class EndingsReport:
 
 
 class TraceEndings:
-    """The service that reports the ends of runs in one partition.
+    """The service that reports a span for each run of one partition that ended while no worker executed it.
 
     Args:
         partition: The partition.

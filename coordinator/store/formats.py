@@ -87,6 +87,7 @@ RUN: Final = (
     "wait",  # "<since> <condition>": what a waiting run waits for, see lua/shared/waiting.lua
     "rejoined",  # base and number of endings of the step for which the run was last suspended although they were there already
     "endings",  # the number of its ended children when it was last lost; a loss after further endings is not a strike
+    "called",  # "<order> <token>": the last call of join_children.lua by this owner; an earlier one that arrives late is refused
     "rewoken",  # the progress counter when the run was last suspended although its condition was already true
     # letters of its other keys: s signals, r results, e effects, o output, g graphs of LangGraph; b: it has a field `spend`;
     # j: it is a joined child; l: it has a group
@@ -150,6 +151,8 @@ BUCKET: Final = (
     "pause",  # the length of this back-off, in ms
     "ticket",  # the cost of all requests that waited since the line was last empty
     "settled",  # 1 if a call has cost less than it had reserved: then waiting calls ask again earlier
+    "front",  # the ticket that the first request of the line has if no request left the line before it
+    "late",  # requests with a lower ticket may have been told a time that is too late
 )
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {

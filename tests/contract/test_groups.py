@@ -135,7 +135,7 @@ async def refuses(client: AsyncClient, group: str) -> bool:
     try:
         await client.enqueue("k", group=group)
     except NotConfigured as error:
-        return "worker w-old (process 7 on host) was started with an older version that does not know groups" in str(
+        return "worker w-old (process 7 on host) was started with an older version that does not support groups" in str(
             error
         )
     return False

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,13 @@ class Stage:
         keys = Keys(self.namespace, int(run.rpartition("-")[2]))
         found = self.place.admin.hget(keys.ckpt(run), "state")
         return None if found is None else decode(found, "state")
+
+    def expire_leases(self, workers: Collection[str]) -> None:
+        """Let the leases of workers end now, by the server's record."""
+        for partition in range(self.place.partitions):
+            listed = Keys(self.namespace, partition).workers()
+            for worker in set(workers) & {name.decode() for name in self.place.admin.zrange(listed, 0, -1)}:
+                self.place.admin.zadd(listed, {worker: 1}, xx=True)
 
     def open_gate(self, gate: str) -> None:
         Path(f"{self.journal}.{gate}").touch()

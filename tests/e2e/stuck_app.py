@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -17,6 +18,15 @@ runs = Registry()
 def hangs(run: Run) -> None:
     """Reach no cut and look at nothing."""
     journal(run, "hangs")
+    time.sleep(600)  # The handler ignores every request to stop.
+
+
+@runs.handler
+def hangs_as_a_suspect(run: Run) -> None:
+    """End the process twice, so that the run is a suspect. Then reach no cut and look at nothing."""
+    journal(run, "hangs")
+    if run.attempt < 3:
+        os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(600)  # The handler ignores every request to stop.
 
 

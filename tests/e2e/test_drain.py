@@ -187,6 +187,7 @@ def test_handlers_that_resist_a_stop_are_released(stage: Stage, client: Client) 
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_deploy_repeats_no_turn_of_a_handler_that_flushes_at_the_end_of_each_turn(
     stage: Stage, client: Client
 ) -> None:

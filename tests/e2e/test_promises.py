@@ -127,14 +127,16 @@ def test_worker_that_continues_after_its_lease_writes_nothing(stage: Stage, clie
 def test_saves_of_a_worker_that_continues_after_its_lease_are_refused(stage: Stage, client: Client) -> None:
     """Promise 3: the stale worker's saves are sent before it can know.
 
-    The new owner has saved nothing yet, so only the token tells their saves apart, and no sequence number does.
+    The new owner has saved nothing yet, so only the token tells their saves apart, and no sequence number does. The worker has a
+    long lease that ends early on the server. So it continues long before its next heartbeat, which would tell it.
     """
     stage.coordinator()
-    sleeping = stage.fleet(1, lease=1, concurrency=RUNS)
+    sleeping = stage.fleet(1, lease=10 * LONG, concurrency=RUNS)
     handles = client.enqueue_many([("marks", {})] * RUNS)
     wait_for_start(stage, RUNS)
     zombie = one_child(sleeping.pid)
     os.kill(zombie, signal.SIGSTOP)
+    stage.expire_leases([worker.id for worker in client.workers() if worker.pid == zombie])
     awake = stage.fleet(1, lease=LONG, concurrency=RUNS)
     wait_until(
         lambda: len({e.run for e in stage.events("start") if e.pid != zombie}) == RUNS, "all are elsewhere", timeout=60

@@ -133,6 +133,7 @@ def test_repeated_rolls_lose_no_run(stage: Stage, client: Client, deploy: Callab
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_run_moves_only_once_in_a_roll(stage: Stage, client: Client, deploy: Callable[[str], None]) -> None:
     """Check that it moves once if the new processes have room for it, and that it knows its previous worker."""
     fleet = start(stage, processes=4, concurrency=40)

@@ -59,6 +59,23 @@ def test_process_of_a_hung_handler_is_replaced_when_its_run_is_over(stage: Stage
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
+def test_hung_suspect_does_not_keep_its_process_from_other_runs(stage: Stage, client: Client) -> None:
+    """A suspect is alone in its process, so a hung one would keep all slots of the process empty."""
+    fleet = stage._start("workers", "start", "tests.e2e.stuck_app:runs", "--concurrency", "10", "--grace", "1")
+    stage.coordinator()
+    handle = client.enqueue("hangs_as_a_suspect")
+    wait_until(lambda: len(stage.events("hangs")) == 3, "the suspect to run alone and hang", 60)
+    (before,) = children(fleet.pid)
+    neighbour = client.enqueue("neighbour")
+    stage.open_gate("all")
+    handle.cancel(grace=0.5)
+    assert handle.wait(60) == Status.CANCELLED
+    assert neighbour.result(60) != before
+    assert before not in children(fleet.pid)
+    assert stop(fleet) == 0
+
+
 def answer(stage: Stage, program: str, *arguments: str) -> Any:
     """Return the JSON that a command prints."""
     command = [str(Path(sys.executable).parent / program), *arguments, "--json"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 from tests.e2e.app import journal
 from tests.waiting import work_for
-from workers import AsyncRun, Registry, Run
+from workers import AsyncRun, ChildFailed, Registry, Run
 
 runs = Registry()
 
@@ -57,3 +59,36 @@ async def parent(run: AsyncRun, count: int, at_once: int | None) -> int:
         total += done.result
     journal(run, "end", total)
     return int(total)
+
+
+@runs.handler(linger=0)
+async def nested(run: AsyncRun, depth: int) -> int:
+    """Wait for a child that does the same, down to depth 1."""
+    journal(run, "nested", depth)
+    if depth == 1:
+        return 1
+    (below,) = await run.gather("below", [nested.inputs(depth - 1)])
+    return int(below) + 1
+
+
+@runs.handler(linger=0)
+async def member(run: AsyncRun, how: str) -> str:
+    """End in the given way, or wait until the run is cancelled."""
+    journal(run, how.replace(" ", "_"))
+    if how == "fails":
+        raise ValueError("no result")
+    if how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "is cancelled":
+        await run.receive("never")
+    return how
+
+
+@runs.handler(linger=0)
+async def family(run: AsyncRun, ways: list[str]) -> list[str]:
+    """Wait for children that end in different ways, and for one that expires, because no worker knows its kind."""
+    journal(run, "start")
+    together = await run.gather("family", [member.inputs(how) for how in ways], return_failures=True)
+    unknown: Any = ("unknown", {})
+    alone = await run.gather("expires", [unknown], return_failures=True, expires=1)
+    return [str(one.status) if isinstance(one, ChildFailed) else one for one in (*together, *alone)]

@@ -145,12 +145,12 @@ def release(store: Store) -> Any:
 
 def join_children(store: Store) -> Any:
     run = _running(store)
-    return attempt_plans.join_children(store.keys, run.id, run.token, base=TWO, count=2)
+    return attempt_plans.join_children(store.keys, run.id, run.token, order=1, base=TWO, count=2)
 
 
 def collect(store: Store) -> Any:
     run = _running(store)
-    store.do(attempt_plans.join_children(store.keys, run.id, run.token, base=TWO, count=2))
+    store.do(attempt_plans.join_children(store.keys, run.id, run.token, order=1, base=TWO, count=2))
     return attempt_plans.collect(store.keys, run.id, run.token, base=TWO, by="index", start=0)
 
 

@@ -291,7 +291,7 @@ class History:
         run = choose(list(self.model.runs.values()))
         self.make(
             "listen",
-            lambda: self.store.do(output_plans.listen(self.store.keys, run.id)),
+            lambda: self.store.do(output_plans.listen(self.store.keys, run.id))[:2],
             lambda: self.model.listen(run.id),
         )
 
@@ -892,9 +892,10 @@ class History:
         numbers = dict(zip(OUTPUT, map(int, fields.get("output", "0 0 0 0 0 0").split()), strict=True))
         _, emitted = read_more(stored.get(f"ckpt:{run.id}", {}).get("more", b""))
         assert emitted <= numbers["position"], "a checkpoint was stored before its events"
-        events = [(id, value) for id, (name, value) in entries if name[:1] == b"e"]
+        events = [(id, value) for id, (name, value) in entries if name[:1] in (b"e", b"n")]
         for id, value in events:
-            assert self.said[decode(value.partition(b" ")[2], "an event")] == int(id.split(b"-")[0]), (
+            said = decode(value.partition(b" ")[2], "an event")  # a note is a list of its text and its numbers
+            assert self.said[said[1] if isinstance(said, list) else said] == int(id.split(b"-")[0]), (
                 "an event of another attempt"
             )
         assert run.output.full or numbers["bytes"] == sum(len(value) for _, value in events)

@@ -361,7 +361,7 @@ class Model:
             return ["ended", run.status]
         if box.count >= SIGNAL_COUNT:
             self._remove_received(run)
-        if box.count >= SIGNAL_COUNT:
+        if box.count >= SIGNAL_COUNT and not (run.wait and topic in run.wait.received):
             return ["full"]
         number = box.last.get(topic, 0) + 1
         box.first.setdefault(topic, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ class Store:
         self.now = NOW
         self.ns = self.do(namespace_plans.create(name, birth="b1", partitions=partitions, clock=clock))
         self.keys = self.ns.keys(0)
+        self.orders = itertools.count(1)  # of the calls of join_children.lua
         self._ids = RunIds()
         self._numbers: Counter[str] = Counter()
 
@@ -218,16 +220,21 @@ class Store:
         (answer,) = self.do(attempt_plans.emit(self.keys.at, [(run.id, run.token, output)], now=self.at))
         return answer
 
-    def join_children(self, run: Claimed, base: str, count: int, **more: Any) -> tuple[str, int]:
-        return self.do(attempt_plans.join_children(self.keys, run.id, run.token, base=base, count=count, **more))
+    def join_children(
+        self, run: Claimed, base: str, count: int, order: int | None = None, **more: Any
+    ) -> tuple[str, int]:
+        order = next(self.orders) if order is None else order
+        owner = (self.keys, run.id, run.token)
+        return self.do(attempt_plans.join_children(*owner, order=order, base=base, count=count, **more))
 
-    def let_go(self, run: Claimed, *bases: str) -> str:
-        return self.do(attempt_plans.let_go(self.keys, run.id, run.token, bases))
+    def drop_steps(self, run: Claimed, *bases: str, order: int | None = None) -> str:
+        order = next(self.orders) if order is None else order
+        return self.do(attempt_plans.drop_steps(self.keys, run.id, run.token, bases, order=order))
 
-    def child(self, parent: Claimed, base: str, index: int, life: int = 1) -> Any:
+    def child(self, parent: Claimed, base: str, index: int, life: int = 1, **options: Any) -> Any:
         """Enqueue a joined child, and return the answer."""
         joined = f"{parent.id} {life} {base} {index}"
-        return self.ask_enqueue(NewRun(child_id(base, index), ROUTES[0], b"spec", parent=joined))
+        return self.ask_enqueue(NewRun(child_id(base, index), ROUTES[0], b"spec", parent=joined, **options))
 
     def collect(
         self, run: Claimed, base: str, by: str = "index", start: int = 0, **more: Any

@@ -81,6 +81,7 @@ class Runs(RuleBasedStateMachine):
         self.step(data, self.history.call_as_coordinator)
 
 
+@pytest.mark.matrix("searches for unknown bugs")
 def test_every_history_matches_the_model(valkey_server: Server) -> None:
     Runs.url = valkey_server.url
     run_state_machine_as_test(

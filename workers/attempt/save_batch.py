@@ -123,7 +123,7 @@ class SaveBatch:
         task.add_done_callback(self._under_way.discard)
 
     async def _ask(self, at: str, saves: Sequence[Save]) -> None:
-        saves = [save for save in saves if save.item[1]]  # a saver that was closed meanwhile has let its save go
+        saves = [save for save in saves if save.item[1]]  # the save of a saver that was closed meanwhile is empty
         if not saves:
             return
         plan = attempt_plans.checkpoints(at, [save.item for save in saves])

@@ -79,7 +79,11 @@ class Checkpointer:
             self._start_timer()
 
     def flush(self) -> None:
-        """Save the pending record now. Call this method before a shutdown, so that the next start finds the newest state."""
+        """Save the pending record now. Call this method before a shutdown, so that the next start finds the newest state.
+
+        Raises:
+            CoordinatorError: If the store could not save the record. Unless it refused the record, the record stays pending.
+        """
         with self._saving:
             with self._lock:
                 begun = self._pace.begin()
@@ -193,7 +197,11 @@ class AsyncCheckpointer:
             self._start_timer()
 
     async def flush(self) -> None:
-        """Save the pending record now. Call this method before a shutdown, so that the next start finds the newest state."""
+        """Save the pending record now. Call this method before a shutdown, so that the next start finds the newest state.
+
+        Raises:
+            CoordinatorError: If the store could not save the record. Unless it refused the record, the record stays pending.
+        """
         async with self._saving:
             begun = self._pace.begin()
             if begun is None or self._store is None:

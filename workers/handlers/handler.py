@@ -20,7 +20,7 @@ from uuid import UUID
 from coordinator.errors import BadOption, NotPlain, Refused
 from coordinator.model.enqueue import Inputs
 from coordinator.model.names import name
-from coordinator.model.policies.budget import Budget
+from coordinator.model.policies.budget import Budget, check_topic
 from coordinator.model.policies.deadline import Deadline
 from coordinator.model.policies.groups import GroupBy, check_at_once, encode_starts
 from coordinator.model.policies.retry import Retry
@@ -122,7 +122,7 @@ class Policy:
         if not isinstance(self.topics, Mapping):
             raise BadOption(f"topics={self.topics!r} is not a dict of topics and types")
         for topic in self.topics:
-            name(topic, "topic")
+            check_topic(topic)
         if self.at_once is not None:
             check_at_once(self.at_once)
         encode_starts(self.rate, self.burst)

@@ -246,7 +246,7 @@ class Run(BaseRun[R_co]):
             Refused: If `receive` is called inside a phase, outside of the handler's own thread, or while another wait is under way.
             BadName: If a topic is not a valid name.
             BadOption: If the timeout is negative or longer than 100 years.
-            Unreadable: If the payload does not fit the type that the handler declares for the topic.
+            BadSignal: If the payload does not fit the type that the handler declares for the topic.
         """
         with self._step("receive", ", ".join(map(str, topics))):
             return self._await(self._waits.receive(topics, timeout, default))

@@ -214,7 +214,7 @@ class Membership:
         return await drive_async(self._wire, worker_plans.leave(lease.keys, lease.worker), timeout=LEAVE_SECONDS)
 
     async def release(self, lease: Lease, id: str, token: str, timeout: float | None = None) -> bool:
-        """Release a run that has no attempt here. Return False if the server did not answer."""
+        """Release a run that has no attempt here. Return False if the request failed."""
         plan = attempt_plans.release(lease.keys, id, token, mode="stopping")
         try:
             await drive_async(self._wire, plan, timeout)

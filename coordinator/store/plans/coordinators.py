@@ -143,7 +143,7 @@ class DueResult:
     Attributes:
         moved: The number of delayed and waiting runs that were queued.
         passed: The number of deadlines that had passed (of expiries and of requested cancels), plus the number of children that
-            were examined because their parent let them go.
+            were examined because their parent has dropped them.
         next_ms: Milliseconds until the next run is due; None if no run waits for its time.
     """
 

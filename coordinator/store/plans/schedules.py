@@ -223,7 +223,7 @@ def postpone(keys: Keys, entry: DueSchedule, why: str, wait: float, now: str = "
     """Store why a schedule does not fire. A coordinator tries again after `wait` seconds.
 
     Returns:
-        `ok`, or `changed` if the schedule has another generation or fire time by now.
+        `ok`, or `changed` if the schedule was changed, fired or removed meanwhile.
     """
     reply = yield POSTPONE.call(
         keys.at, now=now, name=entry.name, generation=entry.generation, expected=entry.expected, why=why,

@@ -37,7 +37,6 @@ from coordinator.store.transport.topology.sentinel import MasterCheckTimer
 T = TypeVar("T")
 Token = tuple[str, bytes]
 Entries = dict[str, list[tuple[bytes, list[bytes]]]]
-MOST_ENTRIES = 500  # of one stream in one reply
 MOST_BELL_REDIRECTS = 3
 
 
@@ -96,18 +95,20 @@ class AsyncBell:
             return rung, done.value
         raise BadCall("a plan that waits behind a bell must make exactly one call")
 
-    async def read(self, keys: Sequence[str], after: Sequence[str], seconds: float) -> Entries:
+    async def read(self, keys: Sequence[str], after: Sequence[str], most: int, seconds: float) -> Entries:
         """Wait until one of several streams of one partition has entries after a given id, and return the entries by key.
 
         Args:
             keys: The keys of the streams.
             after: For each stream, the id of the last entry that is known.
+            most: The largest number of entries of one stream.
             seconds: How long to wait. When the time is over, the result is empty.
 
         Raises:
             Unreachable: The node can't be reached, or this client has closed the bell.
         """
-        return read_entries(await self._wait_on_one_node(keys, seconds, command=read_command(keys, after, seconds)))
+        command = read_command(keys, after, most, seconds)
+        return read_entries(await self._wait_on_one_node(keys, seconds, command=command))
 
     async def close(self) -> None:
         """End all waits and close their connections."""
@@ -269,15 +270,16 @@ def check_open(closed: bool) -> None:
         raise ConnectionError("this client has closed its bell")
 
 
-def read_command(keys: Sequence[str], after: Sequence[str], seconds: float) -> list[Argument]:
+def read_command(keys: Sequence[str], after: Sequence[str], most: int, seconds: float) -> list[Argument]:
     """Return the XREAD command that waits for entries of streams, for at least 1 ms: BLOCK 0 would wait forever.
 
     Args:
         keys: The keys of the streams.
         after: For each stream, the id of the last entry that is known.
+        most: The largest number of entries of one stream.
         seconds: How long the command waits.
     """
-    return ["XREAD", "COUNT", MOST_ENTRIES, "BLOCK", max(1, round(seconds * 1000)), "STREAMS", *keys, *after]
+    return ["XREAD", "COUNT", most, "BLOCK", max(1, round(seconds * 1000)), "STREAMS", *keys, *after]
 
 
 def read_entries(reply: Any) -> Entries:

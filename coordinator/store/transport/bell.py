@@ -58,12 +58,12 @@ class Bell:
             return self._cluster_bell.run(lambda bell: bell.wait(keys, seconds))
         return read_token(self._ask(keys, seconds, ["BLPOP", *keys, seconds]))
 
-    def read(self, keys: Sequence[str], after: Sequence[str], seconds: float) -> Entries:
+    def read(self, keys: Sequence[str], after: Sequence[str], most: int, seconds: float) -> Entries:
         """Wait until one of several streams of one partition has entries after a given id. See `AsyncBell.read`."""
         if self.address.kind == "cluster":
             self._cluster_bell = self._cluster_bell or _ClusterBell(self.address)
-            return self._cluster_bell.run(lambda bell: bell.read(keys, after, seconds))
-        return read_entries(self._ask(keys, seconds, read_command(keys, after, seconds)))
+            return self._cluster_bell.run(lambda bell: bell.read(keys, after, most, seconds))
+        return read_entries(self._ask(keys, seconds, read_command(keys, after, most, seconds)))
 
     def _ask(self, keys: Sequence[str], seconds: float, command: list[Argument]) -> Any:
         """Send a blocking command to the node of the first key, and return the server's answer.

@@ -387,13 +387,16 @@ async def test_an_async_client_that_closes_stops_the_server(directory: Path) -> 
 def test_a_forked_child_that_uses_the_server_is_a_user_of_its_own(directory: Path) -> None:
     forked = f"""
 {USE}
+attached, say_attached = os.pipe()
 child = os.fork()
 if child:
+    os.read(attached, 1)
+    print(open(os.path.join(sys.argv[1], "valkey.pid")).read().strip(), flush=True)
     client.close()
     print("closed", flush=True)
     os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 client.enqueue("greet")
-print("attached", flush=True)
+os.write(say_attached, b".")
 sys.stdin.readline()
 client.enqueue("greet")
 client.close()
@@ -402,7 +405,10 @@ os._exit(0)
     command = [sys.executable, "-c", forked, str(directory)]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout
-        assert {parent.stdout.readline(), parent.stdout.readline()} == {"attached\n", "closed\n"}
+        server = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "closed\n"
+        assert running(directory)  # the parent was not the last user
+        assert server_pid(directory) == server
         parent.communicate("continue\n", timeout=60)
         assert parent.returncode == 0
     assert not running(directory)

@@ -23,7 +23,7 @@ from coordinator.model.policies.rates import RateLimit
 from coordinator.model.run_id import partition_for
 from coordinator.services import otel_gauges
 from coordinator.services.daemon import Coordinator
-from coordinator.services.metrics_endpoint import serve_metrics
+from coordinator.services.endpoints.metrics import serve_metrics
 from coordinator.services.otel_gauges import report_gauges
 from coordinator.store.plans import coordinators as coordinator_plans
 from coordinator.store.plans import workers as worker_plans
@@ -287,6 +287,7 @@ async def test_groups_that_wait_for_their_rate_of_starts_and_the_longest_wait_ar
         here.admin.zadd(line, {first: score - 100_000})
     found = (await here.do(read_gauges(here.namespace))).values
     assert found["runs_groups_paced"] == {("report",): 1, ("crawl",): 0}
+    assert found["runs_groups_full"] == {("report",): 0, ("crawl",): 1}
     assert found["runs_group_oldest_seconds"]["crawl",] == pytest.approx(100, abs=30)
     assert found["runs_group_oldest_seconds"]["report",] < 30
 

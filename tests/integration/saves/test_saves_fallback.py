@@ -89,7 +89,7 @@ class Steps:
         for count, step in enumerate(STEPS, 1):
             if count <= run.state.get("count", 0):
                 continue
-            await eventually(partial(self._let_go, count), f"permission for step {count}")
+            await eventually(partial(self._is_permitted, count), f"permission for step {count}")
             run.state["count"] = count
             await step(run)
             run.state["count"] = count  # The first step sets the whole state.
@@ -99,7 +99,7 @@ class Steps:
         run.messages.append(UNFINISHED)
         await eventually(lambda: self.allowed > SAVES, "permission to end")
 
-    def _let_go(self, count: int) -> bool:
+    def _is_permitted(self, count: int) -> bool:
         return self.allowed >= count
 
     async def until(self, count: int) -> None:

@@ -128,7 +128,7 @@ class Workload:
         parent, claimed = self.start(kind)
         keys = self.shop.space.keys_of(parent.id)
         base = RunIds().make(time.time(), partition_of(parent.id, self.shop.space.partitions))
-        plan = attempt_plans.join_children(keys, parent.id, claimed.token, base=base, count=3)
+        plan = attempt_plans.join_children(keys, parent.id, claimed.token, order=1, base=base, count=3)
         assert self.shop.do(plan)[0] == "ok"
         retention = "" if self.options["retention"] is None else str(round(self.options["retention"] * 1000))
         children = [

@@ -65,6 +65,7 @@ async def idle(ticks: Counter[str]) -> None:
     await eventually(lambda: ticks["WorkCheck"] >= looks + 3, "the coordinator to look three times")
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_services_without_work_send_nothing(coordinator: Coordinator, ticks: Counter[str]) -> None:
     await idle(ticks)
     before = Counter(ticks)

@@ -297,6 +297,7 @@ async def test_broken_answer_to_a_claim_does_not_end_the_worker(here, caplog):
     assert worker.ready.is_set()
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_hung_handler_of_a_worker_without_supervisor_is_named_until_it_stops(here):
     runs, go = Registry(), threading.Event()
 

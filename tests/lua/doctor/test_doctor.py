@@ -403,7 +403,7 @@ DAMAGE: dict[str, Damage] = {
         ("key endless", "key leaked"),
         "the effects '00000000000000000001-00' are left over: no run uses them",
     ),
-    "an entry of steps that were let go": Damage(
+    "an entry of steps that were dropped": Damage(
         lambda s, at: s.client.zadd(s.keys.parting(), {"abc-00 3": 0, "no base": 7}),
         ("entry garbled", "entry garbled"),
         "'parting' has an entry 'abc-00 3' that can't be read",
@@ -622,7 +622,7 @@ KEYS: dict[str, Callable[[Store, dict[str, str]], str]] = {
     "a graph": lambda s, at: s.keys.graph(at["waiting"], "t"),
     "the index of a graph": lambda s, at: s.keys.graph_index(at["waiting"], "t"),
     "threads of a graph": lambda s, at: s.keys.graph_threads(at["waiting"]),
-    "steps that were let go": lambda s, at: s.keys.parting(),
+    "steps that were dropped": lambda s, at: s.keys.parting(),
     "a bell": lambda s, at: s.keys.bell(LINE),
     "aside": lambda s, at: s.keys.aside(),
     "paused": lambda s, at: s.keys.paused(),

@@ -1,4 +1,4 @@
-"""When the throttle lets a deferred save go."""
+"""When the throttle sends a deferred save."""
 
 from __future__ import annotations
 

@@ -287,6 +287,7 @@ def test_hostile_bytes_either_decode_or_raise_unreadable(data):
         assert only_plain(decode(data, "state"))
 
 
+@pytest.mark.matrix("searches for unknown bugs")
 @settings(calm, max_examples=500)
 @given(plain, st.data())
 def test_damaged_bytes_either_decode_or_raise_unreadable(value, data):

@@ -107,6 +107,7 @@ def test_plain_msgpack_never_starts_with_the_mark_of_compressed_bytes(value):
     assert encode(value, "it")[:1] != seal.MARK
 
 
+@pytest.mark.matrix("searches for unknown bugs")
 @settings(calm, max_examples=200)
 @given(plain, st.integers(1, 400))
 def test_values_round_trip_with_their_types(value, times):

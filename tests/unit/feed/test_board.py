@@ -135,4 +135,6 @@ def test_queue_without_a_worker_needs_attention() -> None:
     assert board.overview is not None
     assert board.attention() == []
     board.overview = Overview("runs", 1, "local", {}, {"default:greet@0": 3}, (), 0, (), ())
-    assert any("no live worker takes kind greet" in sentence for sentence in board.attention())
+    sentences = board.attention()
+    assert any("no live worker takes kind greet" in sentence for sentence in sentences)
+    assert any("no coordinator is running" in sentence for sentence in sentences)

@@ -82,7 +82,7 @@ class Backing:
     async def join_children(self, base: str, count: int, old: str) -> None:
         raise NotImplementedError
 
-    async def let_go(self, bases: Sequence[str]) -> bool:
+    async def drop_steps(self, bases: Sequence[str]) -> bool:
         raise NotImplementedError
 
     async def spawn(self, children: Sequence[Child]) -> None:

@@ -100,7 +100,7 @@ def test_a_deploy_at_any_cut_repeats_nothing_in_the_program_of_the_readme(monkey
 
     async def count_calls(seconds: float) -> None:
         asked.append(seconds)
-        await sleep(0)
+        await sleep(0)  # the pause of the example, without its time
 
     monkeypatch.setattr(asyncio, "sleep", count_calls)
     matrix = testing.drain_matrix(app["research"].inputs("tides"))
@@ -242,7 +242,7 @@ async def test_page_shows_the_waiting_run_and_sends_the_answer(monkeypatch: pyte
 
 def test_typed_text_is_the_same_for_every_kill_point(monkeypatch: pytest.MonkeyPatch) -> None:
     sleep = asyncio.sleep
-    monkeypatch.setattr(asyncio, "sleep", lambda seconds: sleep(0))
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: sleep(0))  # the pauses of the example take no time
     matrix = testing.crash_matrix(streaming.tell.inputs("a tide"))
     assert matrix.cuts == streaming.PARTS
     assert "".join(event["delta"] for event in matrix.emitted) == matrix.result

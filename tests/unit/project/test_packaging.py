@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hatchling.builders.wheel import WheelBuilder
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.metadata.spec import get_core_metadata_constructors
 from hatchling.plugin.manager import PluginManager
@@ -98,3 +99,11 @@ def test_every_python_of_the_classifiers_is_tested_by_the_public_ci():
 def test_both_packages_say_that_they_have_types():
     for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
         assert (ROOT / package / "py.typed").exists()
+
+
+def test_the_wheel_has_the_files_of_the_page_and_the_scripts():
+    packed = {one.distribution_path for one in WheelBuilder(str(ROOT)).recurse_included_files()}
+    for folder in ("coordinator/web/page/assets", "coordinator/store/lua"):
+        needed = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*") if path.is_file()}
+        assert needed
+        assert needed <= packed

@@ -324,4 +324,4 @@ def test_functions_that_only_a_rare_function_uses_are_created_when_it_is_first_c
     created = complete.index("created_expire_beside = function(")
     assert start < complete.index("if not created_expire_beside then") < created
     assert start < complete.index("local function report_ending(") < created
-    assert not outer & {"report_ending", "record_result", "let_go", "read_join", "notify"}
+    assert not outer & {"report_ending", "record_result", "drop_step", "read_join", "notify"}

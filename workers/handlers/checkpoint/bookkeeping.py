@@ -44,7 +44,7 @@ class Bookkeeping:
         bases: The base of the children of each step, by the field of the step.
         emitted: The number of the last event that the run has emitted.
         granted: The amount that was granted to the run in addition to its budget.
-        left: The bases of steps whose turn has ended, until the server has confirmed that it has let them go.
+        left: The bases of steps whose turn has ended, until the server has confirmed that they are dropped.
         unknown: Entries that a newer version has stored. A save stores them again, unchanged.
     """
 

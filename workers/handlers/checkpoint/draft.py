@@ -291,7 +291,7 @@ class Draft:
 
         Args:
             given_up: The field of a wait that ended without a value; otherwise empty. The next wait of the same name gets the same
-                field, as in a later attempt.
+                field. A later attempt would give it this field too, because it does not find the first wait in its checkpoint.
         """
         self._waiting = False
         scope = given_up.rpartition("#")[0]

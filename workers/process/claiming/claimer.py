@@ -258,9 +258,9 @@ def _is_cancelled() -> bool:
 
 
 class Inbox:
-    """Receive requests to this worker immediately: to cancel a run, or to drain.
+    """Receive messages to this worker immediately: requests to cancel a run or to drain, and hints about signals and limits.
 
-    The answers to heartbeats contain the same requests, but arrive later.
+    The answers to heartbeats contain the same requests, but arrive later. A lost hint only causes a delay.
 
     Args:
         address: The server.

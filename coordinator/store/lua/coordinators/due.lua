@@ -1,5 +1,5 @@
 -- due: enqueue delayed runs and wake waiting runs whose time has come, carry out the deadlines that have passed, cancel children that
--- their parents have let go, and admit runs of groups whose rate of starts allows the next run.
+-- their parents have dropped, and admit runs of groups whose rate of starts allows the next run.
 -- Protects: a delayed run is enqueued once; a waiting run is woken once; a cancel that the owner did not honour in time is forced.
 -- Role: coordinator
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
@@ -121,12 +121,12 @@ for i = 1, #delayed do enqueue_delayed(delayed[i]) end
 local woken = redis.pcall('ZRANGEBYSCORE', waiting_key(), '-inf', int(clock), 'LIMIT', 0, batch)
 for i = 1, #woken do wake_due(woken[i]) end
 
--- Cancel children that their parents have let go. Return how many children were examined, and true if more are left.
+-- Cancel children that their parents have dropped. Return how many children were examined, and true if more are left.
 local function part_children(most)
   local entry, start = unpack(redis.pcall('ZRANGE', parting_key(), 0, 0, 'WITHSCORES'))
   if not entry then return 0, false end
   local base, spawned = read_parting(entry)
-  if not base or not is_base(base) then
+  if not base then
     redis.call('ZREM', parting_key(), entry)
     return 1, true
   end

@@ -3,16 +3,17 @@
 
 -- Condemn a worker: mark it as lost, so that its lease is never renewed again. `how` is 'struck', or 'excused' if its runs get no
 -- strike. The time of its last heartbeat is stored, because the attempts of its runs count until then. That time could not be computed
--- later, because the deadline of the lease is set to 0. The places of its external calls become free.
+-- later, because the deadline of the lease is set to 0. The places of its external calls become free. The worker can't get new
+-- ones, so this is done once, and not for each batch of its runs.
 local function condemn(worker, how)
   local deadline, lease = redis.call('ZSCORE', workers_key(), worker), redis.call('HGET', worker_key(worker), 'lease')
   if deadline and tonumber(deadline) > 0 then
     redis.call('HSET', worker_key(worker), 'seen', int(tonumber(deadline) - (tonumber(lease) or 0)))
+    forget_calls(worker)
   end
   redis.call('HSET', worker_key(worker), 'condemned', how)
   redis.call('ZADD', workers_key(), 'XX', 0, worker)
   publish_remaining_limits()
-  forget_calls(worker)
 end
 
 -- Take one run from its owner. Return its new status (queued, delayed, dead, cancelled, failed), 'aside' if the run can't be read

@@ -76,7 +76,7 @@ def stop(directory: Path, clock: Clock) -> bool:
     """Stop the server. The server first writes all acknowledged data to its append-only file.
 
     Returns:
-        False if the server is still running after ANSWER_SECONDS.
+        False if the server is still running after at most twice ANSWER_SECONDS.
     """
     if not is_alive(directory):
         return True
