@@ -114,8 +114,9 @@ class Feed:
     def close(self) -> None:
         """End the threads of the feed, and close their connections. Readers end with an error."""
         self._closed.set()
-        for part in list(self._parts.values()):
-            thread, bell = part.thread, part.bell
+        with self._lock:  # a thread that a reader has just created is started before the lock is free
+            parts = [(part, part.thread, part.bell) for part in self._parts.values()]
+        for part, thread, bell in parts:
             if thread is not None and thread is not threading.current_thread():
                 if bell is not None and self._address.scheme != "memory":
                     bell.close()  # ends the blocking read

@@ -54,6 +54,38 @@ MUTANTS = [
         "tests/unit/integrations/test_pydantic_ai.py::test_budget_stops_an_agent_before_its_next_request",
     ),
     Mutant(
+        "an agent of pydantic-ai pays for a model without a known price",
+        "workers/integrations/pydantic_ai.py",
+        "            check_prices(run, models)\n",
+        "",
+        "tests/unit/integrations/test_pydantic_ai.py"
+        "::test_model_without_a_known_price_is_refused_before_it_is_called_if_the_budget_limits_dollars",
+    ),
+    Mutant(
+        "an agent of the OpenAI Agents SDK pays for a model without a known price",
+        "workers/integrations/openai_agents/model.py",
+        "            check_prices(self._call.run, [requested])\n",
+        "",
+        "tests/unit/integrations/test_openai_agents.py"
+        "::test_model_without_a_known_price_is_refused_before_it_is_called_if_the_budget_limits_dollars",
+    ),
+    Mutant(
+        "the price of only the first model of a fallback is checked before a request",
+        "workers/integrations/pydantic_ai.py",
+        "        for one in model.models:\n",
+        "        for one in model.models[:1]:\n",
+        "tests/unit/integrations/test_pydantic_ai.py"
+        "::test_fallback_without_a_known_price_is_refused_before_any_model_is_called",
+    ),
+    Mutant(
+        "a paid response is lost if it reports a model without a known price",
+        "workers/handlers/operations/prices.py",
+        "        except UnknownPrice as error:\n            unknown = error\n",
+        "        except UnknownPrice:\n            raise\n",
+        "tests/unit/integrations/test_pydantic_ai.py"
+        "::test_response_that_reports_a_name_without_a_price_costs_the_price_of_the_requested_name",
+    ),
+    Mutant(
         "a spent budget is hidden in an error of the OpenAI Agents SDK",
         "workers/integrations/steps.py",
         "        if cause is None:\n            raise\n",
@@ -348,6 +380,13 @@ MUTANTS = [
         "            part.streams.deliver({})  # also if the thread has just ended on its own\n",
         "",
         "tests/integration/client/test_closing.py::test_reader_ends_if_its_thread_saw_first_that_the_client_closes",
+    ),
+    Mutant(
+        "a client that is closed while a thread for a reader starts raises an error",
+        "coordinator/client/output/feed.py",
+        "            parts = [(part, part.thread, part.bell) for part in self._parts.values()]\n",
+        "            pass\n        parts = [(part, part.thread, part.bell) for part in self._parts.values()]\n",
+        "tests/integration/client/test_closing.py::test_client_can_be_closed_while_the_thread_of_a_reader_starts",
     ),
     # -- steps with children that come back with other inputs
     Mutant(

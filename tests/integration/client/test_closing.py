@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from coordinator import AsyncClient, Client
 from coordinator.client.output.feed import Inbox
 from coordinator.config import Settings
-from coordinator.errors import CoordinatorError, Unreachable
+from coordinator.errors import CoordinatorError, Refused, Unreachable
 from coordinator.model.address import address
 from coordinator.services.daemon import Coordinator
 from coordinator.store.keys import Keys
@@ -190,11 +191,11 @@ def test_reader_ends_if_its_thread_saw_first_that_the_client_closes(
             list(client.handle(id).stream())
         ended.set()
 
-    wait, waits = Inbox.wait, threading.Event()
+    wait_for_entries, waits = Inbox.wait, threading.Event()
 
     def wait_and_tell(inbox: Inbox, seconds: float | None) -> bool:
         waits.set()
-        return wait(inbox, seconds)
+        return wait_for_entries(inbox, seconds)
 
     monkeypatch.setattr(Inbox, "wait", wait_and_tell)
     threading.Thread(target=read, daemon=True).start()
@@ -210,3 +211,28 @@ def test_reader_ends_if_its_thread_saw_first_that_the_client_closes(
     monkeypatch.setattr(flag, "set", set_and_let_the_thread_end)
     client.close()
     assert ended.wait(10)
+
+
+def test_client_can_be_closed_while_the_thread_of_a_reader_starts(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(f"memory://{namespace}")
+    handle, created, may_start = client.enqueue("nobody", {}), threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def start_late(thread: threading.Thread) -> None:
+        if thread.name == "coordinator-output":
+            created.set()
+            assert may_start.wait(30)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(lambda: list(handle.stream()))
+        assert created.wait(30)
+        closing = pool.submit(client.close)
+        wait([closing], timeout=0.2)  # a call that does not wait for the thread fails within this time
+        may_start.set()
+        closing.result(30)
+        with pytest.raises(Refused, match="closed"):
+            reading.result(30)
