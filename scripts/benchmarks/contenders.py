@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,20 +37,27 @@ class Contender:
     facts: bool
     unfair: str
     python: bool = True
+    folder: Path | None = None  # another checkout of this project
 
     @cached_property
     def start(self) -> list[str] | None:
         """Return the command that starts its program, or None if it can't run here."""
         if self.program.endswith(".mjs"):
             return ["node", str(PROGRAMS / self.program)] if node_modules("bullmq") else None
+        if self.folder is not None:
+            return [str(self.folder / ".venv/bin/python"), str(self._programs / self.program)]
         python = sys.executable if self.name == OURS else str(python_of(self.program.removesuffix("_app.py")))
         return [python, str(PROGRAMS / self.program)]
+
+    @property
+    def _programs(self) -> Path:
+        return PROGRAMS if self.folder is None else self.folder / "scripts/benchmarks/peers"
 
     def environment(self, url: str, marks: Path) -> dict[str, str]:
         modules = node_modules("bullmq") if self.program.endswith(".mjs") else None
         return {
             **os.environ, "BENCH_URL": url, "BENCH_MARKS": str(marks), "BENCH_MODULES": str(modules or ""),
-            "PYTHONPATH": str(PROGRAMS),
+            "PYTHONPATH": str(self._programs),
         }  # fmt: skip
 
     def ask(self, verb: str, url: str, marks: Path, count: int) -> dict[str, Any] | None:
@@ -132,3 +139,12 @@ def named(names: str) -> list[Contender]:
             f"unknown queue: {', '.join(unknown)}; the known ones are: {', '.join(one.name for one in CONTENDERS)}"
         )
     return chosen
+
+
+def version_in(folder: Path) -> Contender:
+    """Return the version of this project in another checkout, which is measured with its own program and environment."""
+    folder = folder.resolve()
+    if not (folder / ".venv/bin/python").exists():
+        raise SystemExit(f"{folder} has no .venv: run scripts/setup there first")
+    (ours,) = named(OURS)
+    return replace(ours, folder=folder)

@@ -1,10 +1,13 @@
 """Measure the drain of empty runs with one, two and more worker processes, and what limits it.
 
-    scripts/bench drain [--count N] [--processes 1,2] [--rounds N] [--server valkey|redis] [--json]
+    scripts/bench drain [--count N] [--processes 1,2] [--rounds N] [--beside FOLDER] [--server valkey|redis] [--json]
 
 For each number of processes: the rate, the share of a core that the server uses, and the share that each worker process uses. The
 server executes commands in one thread. If its share is near 100 %, it limits the drain; if the shares of all processes together are
 near 100 % for each core, the machine does. The rounds are in turns.
+
+`--beside FOLDER` also measures another checkout of this project, in which `scripts/setup` was run, and prints the ratio of our
+figures to its figures in the same round. So two versions can be compared on a machine whose speed changes from minute to minute.
 """
 
 from __future__ import annotations
@@ -18,17 +21,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from contenders import OURS, named
+from contenders import OURS, Contender, named, version_in
 from draining import drained
 from server import BenchServer, server, where
 
 
-def measure(host: BenchServer, marks: Path, count: int, processes: int) -> dict[str, float]:
+def measure(host: BenchServer, contender: Contender, marks: Path, count: int, processes: int) -> dict[str, float]:
     """Drain that many waiting runs with that many fleets of one worker process."""
-    (ours,) = named(OURS)
     host.empty()
-    ours.ask("many", host.url, marks, count)
-    found = drained(host, ours, marks, count, processes)
+    contender.ask("many", host.url, marks, count)
+    found = drained(host, contender, marks, count, processes)
     # The rate counts from the first mark to the last, the processor time from the first look to the last: shares are estimates.
     return {
         "runs_per_s": round(found["rate"]),
@@ -53,34 +55,55 @@ def what_limits(row: dict[str, float], processes: int, cores: int, load: float) 
     return "waiting: trips between worker and server"
 
 
+def medians(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median of each figure over the rounds."""
+    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+
+
+def compare(ours: list[dict[str, float]], others: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median ratio of our figures to those of another version in the same rounds."""
+    ratios = [{name: row[name] / other[name] for name in row} for row, other in zip(ours, others, strict=True)]
+    return {name: round(ratio, 3) for name, ratio in medians(ratios).items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--processes", default="1,2")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout of this project")
     parser.add_argument("--server", choices=("valkey", "redis"), default="valkey")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rounds: dict[int, list[dict[str, float]]] = defaultdict(list)
+    (ours,) = named(OURS)
+    versions = [ours] if options.beside is None else [ours, version_in(options.beside)]
+    rounds: dict[tuple[Contender, int], list[dict[str, float]]] = defaultdict(list)
     with server(options.server) as host, tempfile.TemporaryDirectory() as directory:
         facts: dict[str, Any] = where(host)
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
             for processes in map(int, options.processes.split(",")):
-                rounds[processes].append(measure(host, Path(directory) / "marks", options.count, processes))
-    found = {
-        processes: {name: statistics.median(row[name] for row in rows) for name in rows[0]}
-        for processes, rows in rounds.items()
-    }
+                for version in versions if number % 2 == 0 else reversed(versions):
+                    rounds[version, processes].append(
+                        measure(host, version, Path(directory) / "marks", options.count, processes)
+                    )
+    found = {processes: medians(rows) for (version, processes), rows in rounds.items() if version is ours}
     limits = {
         processes: what_limits(row, processes, os.cpu_count() or 1, facts["load"]) for processes, row in found.items()
     }
+    beside = {
+        processes: compare(rounds[ours, processes], rows)
+        for (version, processes), rows in rounds.items()
+        if version is not ours
+    }
     if options.json:
-        print(json.dumps(facts | {"processes": found, "limits": limits}))
+        print(json.dumps(facts | {"processes": found, "limits": limits} | ({"beside": beside} if beside else {})))
         return
     for processes, row in found.items():
         print(f"{processes} worker {'process' if processes == 1 else 'processes'}; limited by {limits[processes]}")
         for name, value in row.items():
             print(f"  {name:22} {value:>10}")
+        for name, ratio in beside.get(processes, {}).items():
+            print(f"  {name:22} {ratio:>10} x the version in {options.beside}")
 
 
 if __name__ == "__main__":
