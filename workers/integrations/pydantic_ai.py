@@ -36,6 +36,8 @@ from pydantic_ai.durable_exec import (
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import AgentStreamEvent, ToolCallPart
 from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.tools import (
     AgentDepsT,
     DeferredToolRequests,
@@ -55,6 +57,7 @@ from workers.handlers.operations.prices import ModelUsage
 from workers.integrations.steps import (
     async_run,
     call_step,
+    check_prices,
     count_request,
     emit_event,
     note_waits,
@@ -261,14 +264,34 @@ class _PhaseBackend(JournalCallableOperationBackend[None]):
         async def output() -> object:
             if emits:
                 emit_event(run, {**_tool_event("function_tool_call", cache_key, context), "args": cache_key[1]})
+            models = _requested_models(operation_id, context) if isinstance(operation_id, ModelRequestId) else []
+            check_prices(run, models)
             value = await body()
             if isinstance(operation_id, ModelRequestId) and isinstance(value, dict):
-                count_request(run, str(value.get("model_name") or ""), _usage(value.get("usage") or {}))
+                count_request(run, [str(value.get("model_name") or ""), *models], _usage(value.get("usage") or {}))
             if emits:
                 emit_event(run, _tool_event("function_tool_result", cache_key, context))
             return value
 
         return await call_step(run, _operation_name(run, self._agent, name, context), output)
+
+
+def _requested_models(request: ModelRequestId, context: RunContext[Any] | None) -> list[str]:
+    """Return the names of the models that may answer a request: one name, or those of all models of a `FallbackModel`."""
+    model = context.model if context is not None else None
+    if not isinstance(model, Model) or model.model_name != request.model_name:  # a capability has replaced the model
+        return [request.model_name]
+    return [one.model_name for one in _single_models(model)]
+
+
+def _single_models(model: Model) -> Iterator[Model]:
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    if isinstance(model, FallbackModel):
+        for one in model.models:
+            yield from _single_models(one)
+    else:
+        yield model
 
 
 def _usage(stored: Mapping[str, Any]) -> ModelUsage:

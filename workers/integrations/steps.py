@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import blake2s
 from heapq import heappop, heappush
@@ -16,12 +16,13 @@ from coordinator.model.policies.budget import BudgetExceeded, UnknownPrice
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import current_phase
 from workers.handlers.current_run import find_current_run
-from workers.handlers.operations.prices import ModelUsage
+from workers.handlers.operations.prices import ModelUsage, price_by_names
 from workers.handlers.operations.waits import Signal, in_awaited_task
 
 T = TypeVar("T")
 
 LONGEST_NAME = 200
+_AGENT_ADVICE = "limit tokens or requests instead, or install a newer genai-prices"
 
 
 class _Numbers:
@@ -102,27 +103,52 @@ def number_agent(run: AsyncRun[Any], agent: str) -> str:
     return f"{place}{number}"
 
 
-def count_request(run: AsyncRun[Any], model: str, usage: ModelUsage) -> None:
+def check_prices(run: AsyncRun[Any], models: Iterable[str]) -> None:
+    """Check that the prices of models are known, if the budget of a run limits dollars.
+
+    Call this before a model request, in its phase. The provider is paid for each request that is sent, and its response would be
+    lost with the run. A resumed run does not check a saved request again.
+
+    Args:
+        run: The run.
+        models: The names of all models that may answer the request.
+
+    Raises:
+        UnknownPrice: If the budget limits the dollars, and the price of a model is not known.
+    """
+    if run.left.usd is None:
+        return
+    for model in models:
+        try:
+            price_by_names([model], {}, _AGENT_ADVICE)
+        except UnknownPrice as error:
+            raise UnknownPrice(f"no request was sent, because the budget of the run limits dollars: {error}") from None
+
+
+def count_request(run: AsyncRun[Any], models: Sequence[str], usage: ModelUsage) -> None:
     """Count a model request for the budget of a run. A run without a budget counts nothing, so that it sends nothing for it.
 
     Call this in the phase of the request, so that a resumed run does not count a saved request again.
 
     Args:
         run: The run.
-        model: The name of the model.
+        models: The names of the model. The first name whose price is known decides: pass the name that the response reports
+            first, and then the requested names.
         usage: The tokens of the request.
 
     Raises:
-        UnknownPrice: If the budget limits the dollars, and the price of the model is not known.
+        UnknownPrice: If the budget limits the dollars, and the price of none of the names is known. `check_prices` prevents this.
     """
     left, given = run.left, usage.get("input_tokens", 0)
+    if left.usd is None and left.tokens is None and left.requests is None:
+        return
+    run.spend(tokens=given + usage.get("output_tokens", 0), requests=1)
     if left.usd is not None:
         # Some providers do not count cached tokens as input tokens, and a table of prices needs at least as many input tokens.
         read = min(usage.get("cache_read_tokens", 0), given)
         written = min(usage.get("cache_write_tokens", 0), given - read)
-        run.spend(requests=1, **(usage | {"model": model, "cache_read_tokens": read, "cache_write_tokens": written}))
-    elif left.tokens is not None or left.requests is not None:
-        run.spend(tokens=given + usage.get("output_tokens", 0), requests=1)
+        cached: ModelUsage = {"cache_read_tokens": read, "cache_write_tokens": written}
+        run.spend(usd=price_by_names(models, {**usage, **cached}, _AGENT_ADVICE))
 
 
 @contextmanager

@@ -30,7 +30,10 @@ class BudgetExceeded(CoordinatorError):
 
 
 class UnknownPrice(CoordinatorError):
-    """The table of prices does not know the model. The tokens and requests of the call are counted, and its dollars are not.
+    """The table of prices does not know the model.
+
+    If `run.spend` raises this error, the tokens and requests of the call are counted, and its dollars are not. A durable agent
+    raises it before it sends a request, so nothing is paid.
 
     No retry policy retries this error: a retry would pay for the call again, and would not know its price either.
     """

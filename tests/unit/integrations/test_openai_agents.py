@@ -3,20 +3,21 @@
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from agents import Agent, RunConfig, Runner, SQLiteSession, function_tool, handoff
+from agents import Agent, RunConfig, Runner, SQLiteSession, Usage, function_tool, handoff
 from agents.mcp import MCPServer
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext
 from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as McpTool
+from openai.types.responses import ResponseCompletedEvent
 
 from coordinator.errors import Refused
 from coordinator.model.run import Note
-from workers import AsyncRun, Budget, BudgetExceeded, Registry, Run, current_run, testing
+from workers import AsyncRun, Budget, BudgetExceeded, Registry, Run, UnknownPrice, current_run, testing
 from workers.integrations.openai_agents import DurableRunner, RunSession
 from workers.testing.memory_backing import Crash, MemoryBacking
 
@@ -613,6 +614,64 @@ async def test_model_calls_are_counted_for_the_budget_of_the_run():
     with pytest.raises(BudgetExceeded):
         await budgeted(Budget(requests=1))(testing.AsyncRun(world))
     assert len(world.model.calls) == 1
+
+
+class NamedModel(ScriptedModel):
+    """A scripted model with the attribute of the SDK's models. Its streamed responses report another name."""
+
+    def __init__(self, name: str, reported: str = "") -> None:
+        super().__init__(
+            [[assistant_message("done")]], default_usage=Usage(requests=1, input_tokens=1_000, output_tokens=100)
+        )
+        self.model, self._reported = name, reported
+
+    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        async for event in super().stream_response(*args, **kwargs):
+            if isinstance(event, ResponseCompletedEvent):
+                event.response.model = self._reported
+            yield event
+
+
+async def cost_of(model: ScriptedModel, budget: Budget, **options: Any) -> list[Any]:
+    """Run an agent of a model in a run with a budget, and return what the run has spent."""
+
+    @Registry().handler(budget=budget)
+    async def handler(run: AsyncRun[Any]) -> list[Any]:
+        await DurableRunner.run(Agent("spender", model=model), "go", run_config=QUIET, **options)
+        return [run.spent.usd, run.spent.tokens, run.spent.requests]
+
+    return await handler(testing.AsyncRun())
+
+
+async def test_model_without_a_known_price_is_refused_before_it_is_called_if_the_budget_limits_dollars():
+    for model in (NamedModel("nobody-sells-this"), ScriptedModel([[assistant_message("done")]])):
+        for options in ({}, {"emit_events": True}):
+            with pytest.raises(UnknownPrice, match=r"no request was sent.*limit tokens or requests"):
+                await cost_of(model, Budget(usd=1), **options)
+        assert model.calls == ()
+        assert (await cost_of(model, Budget(requests=9)))[2] == 1
+
+
+async def test_streamed_agent_of_a_model_without_a_known_price_ends_with_the_error_of_the_price():
+    model = NamedModel("nobody-sells-this")
+
+    @Registry().handler(budget=Budget(usd=1))
+    async def handler(run: AsyncRun[Any]) -> None:
+        result = DurableRunner.run_streamed(Agent("spender", model=model), "go", run_config=QUIET)
+        async for _ in result.stream_events():
+            pass
+
+    with pytest.raises(UnknownPrice, match="nobody-sells-this"):
+        await handler(testing.AsyncRun())
+    assert model.calls == ()
+
+
+async def test_price_of_the_name_that_a_stream_reports_goes_before_that_of_the_requested_name():
+    budget = Budget(usd=1)
+    dear, cheap = await cost_of(NamedModel("gpt-4o"), budget), await cost_of(NamedModel("gpt-4o-mini"), budget)
+    assert dear[0] > cheap[0] > 0
+    for reported, cost in {"gpt-4o-mini": cheap, "nobody-sells-this": dear, "": dear}.items():
+        assert await cost_of(NamedModel("gpt-4o", reported), budget, emit_events=True) == cost
 
 
 async def test_streamed_agent_whose_budget_is_spent_ends_with_the_error_of_the_budget():

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,10 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolReturnPart,
 )
+from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
 from pydantic_ai.usage import RequestUsage
 
@@ -631,7 +635,18 @@ def test_a_dynamic_toolset_is_resolved_and_called_once_whatever_cut_the_run_is_k
 # ---- budgets -------------------------------------------------------------------------------------------------------------
 
 
-def priced(model_name: str = "gpt-4o") -> FunctionModel:
+class Reporting(FunctionModel):
+    """A model whose responses have another name than the model, as those of an alias have."""
+
+    def __init__(self, function: Any, model_name: str, reported: str) -> None:
+        super().__init__(function, model_name=model_name)
+        self.reported = reported
+
+    async def request(self, *args: Any) -> ModelResponse:
+        return replace(await super().request(*args), model_name=self.reported)
+
+
+def priced(model_name: str = "gpt-4o", reported: str | None = None) -> FunctionModel:
     """Return a model that asks for one tool, and then ends. Each response has 100 input and 10 output tokens."""
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -640,12 +655,13 @@ def priced(model_name: str = "gpt-4o") -> FunctionModel:
         parts = calls(turn, "look_up", 1).parts if turn == 0 else [TextPart("done")]
         return ModelResponse(parts=parts, usage=usage)
 
-    return FunctionModel(model, model_name=model_name)
+    return Reporting(model, model_name, reported or model_name)
 
 
-def spender(model_name: str, budget: Budget | None) -> Any:
+def spender(model: str | Model, budget: Budget | None, reported: str | None = None) -> Any:
     """Return a handler with a budget whose agent makes two requests and calls one tool between them."""
-    agent = Agent(priced(model_name), name="spender", capabilities=[RunDurability()])
+    used = priced(model, reported) if isinstance(model, str) else model
+    agent = Agent(used, name="spender", capabilities=[RunDurability()])
 
     @agent.tool_plain
     async def look_up(x: int) -> int:
@@ -683,13 +699,39 @@ async def test_more_cached_than_input_tokens_are_counted_as_far_as_there_are_inp
     @Registry().handler(budget=Budget(usd=1))
     async def count(run: AsyncRun[Any]) -> None:
         count_request(
-            run, "gpt-4o", {"input_tokens": 10, "output_tokens": 1, "cache_read_tokens": 900, "cache_write_tokens": 5}
+            run, ["gpt-4o"], {"input_tokens": 10, "output_tokens": 1, "cache_read_tokens": 900, "cache_write_tokens": 5}
         )
 
     await count(run)
     assert (run.spent.tokens, run.spent.requests) == (11, 1)
 
 
-async def test_model_without_a_known_price_ends_a_run_whose_budget_limits_dollars():
+async def test_model_without_a_known_price_is_refused_before_it_is_called_if_the_budget_limits_dollars():
+    world = World()
+    with pytest.raises(UnknownPrice, match=r"no request was sent.*nobody-sells-this.*limit tokens or requests"):
+        await spender("nobody-sells-this", Budget(usd=1))(testing.AsyncRun(world))
+    assert world == []
+    assert await spender("nobody-sells-this", Budget(tokens=10_000))(testing.AsyncRun(world)) == [0, 220, 2]
+
+
+async def test_response_that_reports_a_name_without_a_price_costs_the_price_of_the_requested_name():
+    same = await spender("gpt-4o", Budget(usd=1))(testing.AsyncRun(World()))
+    assert await spender("gpt-4o", Budget(usd=1), "nobody-sells-this")(testing.AsyncRun(World())) == same
+
+
+async def test_price_of_the_name_that_a_response_reports_goes_before_that_of_the_requested_name():
+    cheap = await spender("gpt-4o-mini", Budget(usd=1))(testing.AsyncRun(World()))
+    assert await spender("gpt-4o", Budget(usd=1), "gpt-4o-mini")(testing.AsyncRun(World())) == cheap
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, WrapperModel], ids=["bare", "wrapped"])
+async def test_fallback_without_a_known_price_is_refused_before_any_model_is_called(wrap: Any):
+    def using(*names: str) -> Any:
+        return spender(wrap(FallbackModel(*(priced(name) for name in names))), Budget(usd=1))
+
+    world = World()
     with pytest.raises(UnknownPrice, match="nobody-sells-this"):
-        await spender("nobody-sells-this", Budget(usd=1))(testing.AsyncRun(World()))
+        await using("gpt-4o", "nobody-sells-this")(testing.AsyncRun(world))
+    assert world == []
+    same = await spender("gpt-4o", Budget(usd=1))(testing.AsyncRun(World()))
+    assert await using("gpt-4o", "gpt-4o-mini")(testing.AsyncRun(world)) == same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any, TypedDict, Unpack
 
@@ -9,6 +10,7 @@ from coordinator.errors import BadOption
 from coordinator.model.policies.budget import Amount, UnknownPrice
 
 INSTALL = "pip install 'run-coordinator[prices]'"
+_SPEND_ADVICE = "count its dollars with run.spend(usd=…), pass provider=…, or install a newer genai-prices"
 
 
 class ModelUsage(TypedDict, total=False):
@@ -67,6 +69,31 @@ def price(**usage: Unpack[ModelUsage]) -> Decimal:
         BadOption: If a value is not valid.
     """
     count_tokens(usage)
+    return _look_up(usage, _SPEND_ADVICE)
+
+
+def price_by_names(models: Iterable[str], usage: ModelUsage, advice: str) -> Decimal:
+    """Return the dollars that a call of a model costs, for the first of several names of the model that the table knows.
+
+    Args:
+        models: The names of the model, at least one.
+        usage: The tokens of the call.
+        advice: What to do if the price is not known, for the error message.
+
+    Raises:
+        UnknownPrice: If the table knows none of the names, or the package genai-prices is not installed.
+    """
+    unknown = None
+    for model in models:
+        try:
+            return _look_up({**usage, "model": model}, advice)
+        except UnknownPrice as error:
+            unknown = error
+    assert unknown is not None
+    raise unknown
+
+
+def _look_up(usage: ModelUsage, advice: str) -> Decimal:
     try:
         from genai_prices import Usage, calc_price
     except ImportError as error:
@@ -77,7 +104,4 @@ def price(**usage: Unpack[ModelUsage]) -> Decimal:
     try:
         return calc_price(Usage(**numbers), usage["model"], provider_id=usage.get("provider")).total_price
     except LookupError as error:
-        raise UnknownPrice(
-            f"the table of prices does not know model {usage['model']!r} ({error}): count its dollars with "
-            "run.spend(usd=…), pass provider=…, or install a newer genai-prices"
-        ) from None
+        raise UnknownPrice(f"the table of prices does not know model {usage['model']!r} ({error}): {advice}") from None

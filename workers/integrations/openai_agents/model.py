@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from agents import Model, ModelProvider, ModelResponse, Usage
 from agents.exceptions import ModelBehaviorError
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.operations.prices import ModelUsage
-from workers.integrations.steps import call_step, count_request, emit_event
+from workers.integrations.steps import call_step, check_prices, count_request, emit_event
 
 _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
 
@@ -36,6 +36,13 @@ class AgentCall:
         self.run, self.number, self.emits, self.responses = run, number, emits, 0
 
 
+class _Answer(NamedTuple):
+    """A response, and the name of the model that the provider reports in it; empty if the SDK does not say it."""
+
+    response: ModelResponse
+    reported: str = ""
+
+
 class DurableModel(Model):
     """A model whose calls are phases.
 
@@ -50,10 +57,10 @@ class DurableModel(Model):
     async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
         """Return the response of the model, or the saved response of an earlier attempt."""
 
-        async def ask() -> ModelResponse:
+        async def ask() -> _Answer:
             if self._call.emits:
                 return await self._ask_with_events(args, kwargs, _ignore)
-            return await self._inner.get_response(*args, **kwargs)
+            return _Answer(await self._inner.get_response(*args, **kwargs))
 
         return await self._step(ask)
 
@@ -64,7 +71,7 @@ class DurableModel(Model):
         """
         events: asyncio.Queue[TResponseStreamEvent | None] = asyncio.Queue()
 
-        async def ask() -> ModelResponse:
+        async def ask() -> _Answer:
             return await self._ask_with_events(args, kwargs, events.put_nowait)
 
         async def step() -> ModelResponse:
@@ -87,10 +94,12 @@ class DurableModel(Model):
             type="response.completed", sequence_number=number, response=_whole_response(response)
         )
 
-    async def _step(self, ask: Callable[[], Coroutine[Any, Any, ModelResponse]]) -> ModelResponse:
+    async def _step(self, ask: Callable[[], Coroutine[Any, Any, _Answer]]) -> ModelResponse:
         async def ask_and_count() -> Any:
-            response = await ask()
-            count_request(self._call.run, str(getattr(self._inner, "model", "")), _usage(response.usage))
+            requested = str(getattr(self._inner, "model", ""))
+            check_prices(self._call.run, [requested])
+            response, reported = await ask()
+            count_request(self._call.run, [reported, requested], _usage(response.usage))
             return _stored(response)
 
         saved = await call_step(self._call.run, f"model {self._call.number}.{self._call.responses}", ask_and_count)
@@ -99,8 +108,8 @@ class DurableModel(Model):
 
     async def _ask_with_events(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], got: Callable[[TResponseStreamEvent], None]
-    ) -> ModelResponse:
-        """Stream a response, emit its events if the call emits, and return the whole response.
+    ) -> _Answer:
+        """Stream a response, emit its events if the call emits, and return the whole response with the name of its model.
 
         Args:
             args: The positional arguments of the model.
@@ -113,7 +122,7 @@ class DurableModel(Model):
         items: list[Any] = []
         async for event in self._inner.stream_response(*args, **kwargs):
             if isinstance(event, ResponseCompletedEvent):
-                return _completed(event.response, items)
+                return _Answer(_completed(event.response, items), event.response.model)
             if isinstance(event, ResponseOutputItemDoneEvent):
                 items.append(event.item)
             if self._call.emits:
