@@ -8,6 +8,7 @@ cores. It is the whole suite without these tests, which are deselected:
 - Tests that need a Cluster or a Sentinel group of their own, or the shared Redis (`OTHER_FIXTURES`).
 - Tests with the mark `matrix(reason)`: campaigns of the fault lab, fuzzing, simulation, and long or repeated tests whose subject
   another test of the quick suite already proves in a shorter form.
+- All but N cases of a parametrized test with the mark `quick_cases(N)`. The N cases are spread evenly over its list of cases.
 
 docs/explanation/testing-the-product.md explains the choice. tests/unit/project/test_quick.py checks that every promise has a test
 in the quick suite.
@@ -25,6 +26,7 @@ OTHER_FIXTURES = frozenset({"start_cluster", "start_group", "redis_server"})
 
 OTHER_SERVER = "another server"
 OTHER_TOPOLOGY = "a topology of their own"
+MORE_CASES = "more cases of the same test"
 
 _left_out = pytest.StashKey[Counter[str]]()
 _proofs = pytest.StashKey[Counter[int]]()
@@ -52,11 +54,26 @@ def reason_to_leave_out(item: pytest.Item) -> str | None:
     return None
 
 
+def left_out(items: list[pytest.Item]) -> list[str | None]:
+    """Return for each test why it is not in the quick suite, or None if it is."""
+    reasons = [reason_to_leave_out(item) for item in items]
+    cases: dict[str, list[int]] = {}
+    for number, (item, reason) in enumerate(zip(items, reasons, strict=True)):
+        if reason is None and item.get_closest_marker("quick_cases"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(number)
+    for numbers in cases.values():
+        (most,) = next(items[numbers[0]].iter_markers("quick_cases")).args
+        kept = {numbers[part * len(numbers) // most] for part in range(min(most, len(numbers)))}
+        for number in set(numbers) - kept:
+            reasons[number] = MORE_CASES
+    return reasons
+
+
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of the quick suite, if `--quick` was given, and count the others by reason."""
     if not config.getoption("--quick"):
         return
-    reasons = [(item, reason_to_leave_out(item)) for item in items]
+    reasons = list(zip(items, left_out(items), strict=True))
     items[:] = [item for item, reason in reasons if reason is None]
     config.hook.pytest_deselected(items=[item for item, reason in reasons if reason is not None])
     counts = Counter(reason for _, reason in reasons if reason is not None)

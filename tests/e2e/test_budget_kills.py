@@ -52,6 +52,7 @@ def test_parallel_reservations_stay_within_the_budget_while_workers_are_killed(s
     assert {id: total and total.requests for id, total in totals.items()} == dict(by_parent), "children count once"
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(240)
 def test_run_over_its_budget_waits_over_a_roll_and_a_grant_continues_it_at_the_same_line(
     stage: Stage, client: Client

@@ -223,6 +223,7 @@ def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
     assert "neither a whole number" in shell("limit", "set", "greet", "--at-once", "many").failed_with(2)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_rates_are_set_listed_and_removed(shell: Shell) -> None:
     assert shell("rate", "list").out == "no rates\n"
     assert shell("rate", "set", "api", "--rate", "90000/min", "--burst", "10000").out == (
@@ -304,12 +305,14 @@ def test_wait_prints_the_result(shell: Shell, worker: object) -> None:
     assert [(run["status"], run["result"]) for run in many] == [("completed", "hello tide")] * 3
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_wait_for_a_failed_run_exits_with_1(shell: Shell, worker: object) -> None:
     assert "ended as failed: ValueError: out of tides" in shell("enqueue", "breaks", "--wait").failed_with(1)
     said = shell("enqueue", "breaks", "--wait", "--json")
     assert (said.code, json.loads(said.out)["runs"][0]["error"]) == (1, "ValueError: out of tides")
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_wait_gives_up_after_its_own_timeout_and_the_run_continues(
     shell: Shell, client: Client, worker: object
 ) -> None:
@@ -326,6 +329,7 @@ def test_wait_gives_up_after_its_own_timeout_and_the_run_continues(
     assert shell("enqueue", "greet", "name=tide", "--wait-timeout", "60") == Output(0, "hello tide\n", "")
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_wait_says_that_the_timeout_of_the_server_does_not_limit_it(shell: Shell, client: Client) -> None:
     process = shell.start("enqueue", "greet", "--wait", "--timeout", "0.5")
     assert process.stderr is not None
@@ -357,6 +361,7 @@ def test_status_prints_counts_and_names_what_is_missing(shell: Shell) -> None:
     assert shell("status", "--json").json()["counts"]["queued"] == 3
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_runs_lists_filtered_runs_with_whole_ids(shell: Shell) -> None:
     one = shell("enqueue", "greet").out.strip()
     other = shell("enqueue", "x" * 100, "--queue", "q", "--delay", "60").out.strip()
@@ -427,6 +432,7 @@ def test_user_text_is_printed_without_markup_or_escape_sequences(shell: Shell) -
     assert "\x1b" not in shown
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_grant_names_the_amount_and_is_kept_for_a_run_that_can_be_revived(shell: Shell, client: Client) -> None:
     id = shell("enqueue", "greet").out.strip()
     assert f"granted to run {id}: 5 USD" in shell("grant", id, "--usd", "5").out
@@ -515,6 +521,7 @@ def test_change_requires_ids_or_a_filter(shell: Shell) -> None:
 # ---- send ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_send_stores_a_signal_once_for_each_key(shell: Shell, client: Client) -> None:
     id = shell("enqueue", "greet").out.strip()
     said = shell("send", id, "approval", "by=ann", "ok:=true", "--key", "k")
@@ -560,6 +567,7 @@ def test_send_to_a_sleeping_run_says_that_the_run_sleeps(shell: Shell, client: C
     )
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_waiting_run_is_shown_woken_and_cancelled(shell: Shell, waiting: str) -> None:
     assert re.search(
         rf"^{waiting}  greet .* waiting .* signal 'approval', waited .*, 60 min left", shell("runs").out, re.M
@@ -577,6 +585,7 @@ def test_waiting_run_is_shown_woken_and_cancelled(shell: Shell, waiting: str) ->
     assert "by signal 'approval'" in shell("show", waiting).out
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_waiting_runs_are_cancelled_by_filter(shell: Shell, waiting: str) -> None:
     assert shell("cancel", "--status", "waiting", "--yes").out == f"{waiting}  cancelled\n"
     assert shell("status", "--json").json()["counts"]["waiting"] == 0
@@ -609,6 +618,7 @@ def test_signal_to_an_unknown_run_is_refused(shell: Shell) -> None:
 # ---- start -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("commands, case by case")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_coordinator_runs_until_it_receives_a_stop_signal(shell: Shell, client: Client, number: signal.Signals) -> None:
     process = shell.start("start")
@@ -631,6 +641,7 @@ def test_log_lines_can_be_json(shell: Shell, client: Client) -> None:
     assert [json.loads(line)["level"] for line in err.splitlines()] == ["INFO"] * 3
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_coordinator_waits_for_its_server_and_stops_immediately_on_a_signal(shell: Shell, unused_port: int) -> None:
     process = shell.start("start", "--url", f"redis://127.0.0.1:{unused_port}/0", "--timeout", "50")
     assert process.stderr
@@ -747,6 +758,7 @@ def test_closed_output_pipe_is_not_an_error(shell: Shell) -> None:
 # ---- workers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_workers_command_lists_live_workers(shell: Shell, worker: object) -> None:
     listed = shell("list", program="workers")
     assert re.search(r"\d+ +default +v1 +0/5 +[\d.]+ s +\d+ MiB +working", listed.out), listed
@@ -754,11 +766,13 @@ def test_workers_command_lists_live_workers(shell: Shell, worker: object) -> Non
     assert (one["slots"], one["code"], one["draining"]) == (5, "v1", False)
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_workers_command_says_that_there_are_none(shell: Shell) -> None:
     assert shell("list", program="workers").out == "no workers\n"
     assert shell("list", "--json", program="workers").json()["workers"] == []
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("place", "sentence"),
     [
@@ -779,6 +793,7 @@ def test_registry_that_can_not_be_loaded_is_reported_in_one_sentence(shell: Shel
         assert "broken.py, line 2" in said
 
 
+@pytest.mark.matrix("commands, case by case")
 @pytest.mark.parametrize("name", ["workers.py", "coordinator.py"])
 def test_module_that_shadows_the_application_is_reported(shell: Shell, name: str) -> None:
     (shell.cwd / name).write_text("")

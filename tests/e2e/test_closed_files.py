@@ -26,6 +26,7 @@ def without(closed: tuple[int, ...], *words: str) -> list[str]:
     return ["/bin/sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, *words]
 
 
+@pytest.mark.quick_cases(1)
 @CLOSED
 def test_a_command_on_an_embedded_server_works(closed: tuple[int, ...], tmp_path: Path) -> None:
     command = without(closed, "-m", "coordinator.cli", "enqueue", "greet", "--url", f"embedded://{tmp_path}")
@@ -35,6 +36,7 @@ def test_a_command_on_an_embedded_server_works(closed: tuple[int, ...], tmp_path
         assert len(client.list()) == 1
 
 
+@pytest.mark.quick_cases(1)
 @CLOSED
 def test_a_program_that_uses_an_embedded_server_works(closed: tuple[int, ...], tmp_path: Path) -> None:
     program = f"""
@@ -48,6 +50,7 @@ with Client("embedded://{tmp_path}") as client:
         assert len(client.list()) == 1
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("closed", [(0, 1, 2), (0,), (1, 2)], ids=["012", "0", "12"])
 def test_workers_run_without_standard_files(closed: tuple[int, ...], tmp_path: Path) -> None:
     url = f"embedded://{tmp_path / 'data'}"
@@ -65,6 +68,7 @@ def test_workers_run_without_standard_files(closed: tuple[int, ...], tmp_path: P
     wait_until(lambda: not valkey_process.is_alive(tmp_path / "data"), "the server to stop", timeout=60)
 
 
+@pytest.mark.quick_cases(2)
 @CLOSED
 def test_a_lock_file_never_gets_the_number_of_a_standard_file(closed: tuple[int, ...], tmp_path: Path) -> None:
     """A child process that inherits it would replace it with its own standard file, and lose the lock."""

@@ -177,6 +177,7 @@ def test_run_that_never_moved_fails_the_demo() -> None:
 # ---- the README's first program --------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(180)
 def test_first_program_of_the_readme_works_unchanged(tmp_path: Path) -> None:
     programs = Path(sys.executable).parent

@@ -166,6 +166,7 @@ def test_doctor_command_reports_repairs_and_sets_the_exit_code(
     assert coordinator(stage, "doctor")[0] == 0
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_queue_is_paused_listed_and_resumed(stage: Stage, client: Client) -> None:
     handle = client.enqueue("add", {"left": 1, "right": 2}, queue="nightly")
     assert coordinator(stage, "pause", "--queue", "nightly") == (0, "queue nightly is paused\n")
@@ -205,6 +206,7 @@ def test_ended_runs_are_discarded_by_filter(stage: Stage, client: Client) -> Non
     assert [view.id for view in client.list(status="cancelled")] == [second.id]
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_worker_skips_a_paused_kind_and_claims_immediately_when_it_is_resumed(stage: Stage, client: Client) -> None:
     """Check that the worker claims immediately. There is no coordinator that would ring the bell."""
     client.pause(kind="add")

@@ -168,6 +168,7 @@ def test_process_that_was_paused_past_its_lease_stops_its_handlers(stage: Stage,
     assert [stop(fleet), stop(peer)] == [0, 0]
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_handlers_that_resist_a_stop_are_released(stage: Stage, client: Client) -> None:
     """Check a task group whose children's clean-up raises, a broad except, and bare loops with a cut.
 

@@ -99,6 +99,7 @@ def test_killed_child_is_abandoned_although_its_own_processes_live_on(
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("code", [0, 1])
 def test_handler_that_exits_its_process_gets_a_strike(stage: Stage, client: Client, code: int) -> None:
     """Ignore the exit code, because a handler can choose it."""
@@ -144,6 +145,7 @@ def test_children_that_die_after_they_are_ready_are_restarted_slowly(stage: Stag
     assert stop(fleet, timeout=30) in (0, 1)
 
 
+@pytest.mark.matrix("more cases with real processes")
 async def test_supervisor_retries_a_process_that_can_not_be_started(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -197,6 +199,7 @@ def test_stop_while_the_server_is_gone_ends_immediately(
 # ---- shutdown --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_children_of_a_killed_supervisor_drain_and_end(stage: Stage, client: Client) -> None:
     fleet = start(stage, processes=2, grace=0.5)
     handles = client.enqueue_many([("holder", {})] * 10)
@@ -223,6 +226,7 @@ def test_second_signal_skips_the_grace_period(stage: Stage, client: Client) -> N
     assert "to release their runs without grace; a process that has not ended in 45 s is killed" in stage.logs()
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_interrupt_of_the_process_group_shuts_down_in_order(stage: Stage, client: Client) -> None:
     """Send the signal to the whole process group, as Ctrl-C in a terminal does."""
     command = [str(Path(sys.executable).parent / "workers"), "start", APP, "--processes", "2", "--grace", "0.5"]

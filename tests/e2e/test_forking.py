@@ -38,6 +38,7 @@ def start(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: s
     return fleet
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_a_handler_that_ends_its_own_child_does_not_drain_its_worker(
     stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: str
@@ -59,6 +60,7 @@ def test_a_handler_that_ends_its_own_child_does_not_drain_its_worker(
     assert stop(fleet) == 0
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_a_worker_names_the_likely_cause_of_a_signal_that_its_supervisor_did_not_order(
     stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

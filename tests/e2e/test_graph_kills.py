@@ -19,6 +19,7 @@ RUNS = int(os.environ.get("RUNS_TEST_GRAPHS", "10"))
 KILLS = int(os.environ.get("RUNS_TEST_KILLS", "5"))
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.timeout(240)
 def test_no_saved_node_is_called_again_while_workers_are_killed_and_rolled(stage: Stage, client: Client) -> None:
     stage.coordinator()

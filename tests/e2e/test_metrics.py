@@ -57,6 +57,7 @@ def kill(stage: Stage, pid: int) -> None:
     wait_until(lambda: len(stage.events("start")) >= before + len(runs), "all runs continue", timeout=60)
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_counts_after_kills_equal_the_history_of_the_runs(stage: Stage, client: Client) -> None:
     port = free_port()
     fleet = stage._start(
@@ -98,12 +99,16 @@ def test_counts_after_kills_equal_the_history_of_the_runs(stage: Stage, client: 
     starts = len(stage.events("start"))  # the journal of the handlers, which knows nothing of the server
     assert starts == RUNS + recoveries + releases
 
+    assert client.enqueue("steps", delay=3600).cancel() is Status.CANCELLED  # ends while no worker executes it
+
     def is_counted(found: Found) -> bool:
         done = found.get("runs_attempts_total", {}).get(("steps", "completed"), 0) >= RUNS
-        return done and found["runs_in_status"]["running",] == 0
+        cancelled = found.get("runs_ended_total", {}).get(("steps", "cancelled"), 0) == 1
+        return done and cancelled and found["runs_in_status"]["running",] == 0
 
     found = scrape_until(port, is_counted, "the last outcome is counted")
     assert found["runs_attempts_total"] == {("steps", "completed"): RUNS, ("steps", "released"): releases}
+    assert found["runs_ended_total"] == {("steps", "completed"): RUNS, ("steps", "cancelled"): 1}
     assert found["runs_recovered_total"]["supervisor", "queued"] == recoveries
     assert sum(found["runs_recovered_total"].values()) == recoveries
     assert found["runs_resume_seconds_count"]["steps",] == recoveries

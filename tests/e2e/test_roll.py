@@ -272,6 +272,7 @@ def test_roll_to_a_new_schema_and_back(stage: Stage, client: Client, deploy: Cal
 # ---- roll requests, and processes that die during a roll ---------------------------------------------------------------
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_roll_of_an_unknown_fleet_is_reported(stage: Stage) -> None:
     code, said = run_roll(stage, "--fleet", "elsewhere")
     assert code == 3
@@ -355,6 +356,7 @@ def test_fleet_that_is_stopped_during_a_roll_ends(stage: Stage, client: Client, 
 # ---- a whole fleet is killed; one worker is drained --------------------------------------------------------------------
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_killed_fleet_continues_its_runs_when_it_is_restarted(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:
@@ -377,6 +379,7 @@ def test_killed_fleet_continues_its_runs_when_it_is_restarted(
     assert {worker.pid for worker in client.workers()}.isdisjoint(pids)
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_worker_on_a_clone_of_this_machine_keeps_its_runs(
     stage: Stage, client: Client, deploy: Callable[[str], None]
 ) -> None:

@@ -52,6 +52,7 @@ def coordinator(url: str, namespace: str, *words: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=60)
 
 
+@pytest.mark.matrix("more cases with real processes")
 async def test_all_roles_work_over_tls_with_a_client_certificate(
     make_stage: MakeStage, tls_server: tuple[Server, int], certificates: Certificates
 ) -> None:
@@ -312,6 +313,7 @@ def test_check_covers_every_master_of_a_cluster(start_cluster: Callable[..., Clu
     assert f"refused  on node 127.0.0.1:{wrong.port}: the namespace promises durability 'local'" in bad.stdout
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_suggested_fix_works_on_a_cluster_node(
     shared_topologies: Callable[[str, Kind], Cluster | Group], namespace: str
 ) -> None:

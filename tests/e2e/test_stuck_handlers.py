@@ -21,13 +21,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(200)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "cancelled by force",
-        pytest.param("lost with the lease", marks=pytest.mark.matrix("more cases with real processes")),
-    ],
-)
+@pytest.mark.matrix("more cases with real processes")
+@pytest.mark.parametrize("how", ["cancelled by force", "lost with the lease"])
 def test_process_of_a_hung_handler_is_replaced_when_its_run_is_over(stage: Stage, client: Client, how: str) -> None:
     port = free_port()
     options = ["--concurrency", "10", "--lease", "3", "--grace", "1", "--health", f"127.0.0.1:{port}"]

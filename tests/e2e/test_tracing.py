@@ -9,11 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coordinator import Client, Status
 from tests.e2e.processes import Stage, stop, wait_for_start
 from tests.waiting import wait_until
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_run_that_is_killed_three_times_has_one_root_and_four_linked_attempts(stage: Stage, client: Client) -> None:
     fleet = stage._start("workers", "start", "tests.e2e.traced_app:runs", "--lease", "5")
     handle = client.enqueue("traced")

@@ -86,6 +86,7 @@ def test_server_with_a_token_file_asks_for_a_token(stage: WebStage, token_file: 
     assert TOKEN not in stage.logs()
 
 
+@pytest.mark.matrix("commands, case by case")
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -16,6 +16,7 @@ from tests.servers import Server
 APP = "tests.e2e.child_runs_app:runs"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("variable", ["RUNS_URL", "REDIS_URL"])
 def test_children_go_to_the_server_of_the_workers_options(
     valkey_server: Server, namespace: str, tmp_path: Path, variable: str

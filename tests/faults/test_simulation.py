@@ -63,6 +63,7 @@ def test_a_seed_repeats_exactly_in_any_process_and_after_any_other_seeds() -> No
     assert found[0] == found[1][::-1]
 
 
+@pytest.mark.matrix("simulation")
 def test_seeds_after_a_breach_still_run() -> None:
     bug = next(bug for bug in BUGS if bug.name == "a completed run keeps its key for ever")
     assert bug.seed is not None

@@ -52,6 +52,7 @@ def test_every_history_of_admissions_keeps_the_limits(valkey_server: Server) -> 
     )
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("seed", range(12 * DEEPER))
 def test_long_history_of_admissions_keeps_the_limits(valkey_server: Server, seed: int) -> None:
     choose = random.Random(seed).choice

@@ -92,6 +92,7 @@ def test_every_history_matches_the_model(valkey_server: Server) -> None:
     )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("seed", range(10 * DEEPER))
 def test_long_history_matches_the_model(valkey_server: Server, seed: int) -> None:
     """Compare long random histories, in which every call occurs. Hypothesis prefers short and unusual ones."""

@@ -298,6 +298,7 @@ END = {
 }
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("end", END.values(), ids=END.keys())
 def test_a_last_user_that_ends_by_a_signal_leaves_no_server_behind(directory: Path, end: str) -> None:
     subprocess.run([sys.executable, "-c", f"{USE}\n{end}", str(directory)], cwd=ROOT, check=False)
@@ -343,6 +344,7 @@ def test_a_killed_watcher_is_replaced_by_the_next_user(directory: Path) -> None:
     wait_until(lambda: not running(directory), "the server to stop after its last user", timeout=60)
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_the_watcher_leaves_a_server_alone_that_an_older_release_uses(directory: Path) -> None:
     """Processes of an older release have users.lock, and not attached.lock."""
     user = User(directory)
@@ -502,6 +504,7 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
+@pytest.mark.matrix("more cases with real processes")
 def test_server_on_a_full_disk_says_so_and_continues_when_there_is_space(small_disk: Path) -> None:
     directory = small_disk / "data"
     ballast = fill(small_disk)

@@ -20,6 +20,7 @@ async def here(request: pytest.FixtureRequest, real_url: str, namespace: str) ->
         yield made
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("told", [True, False])
 async def test_cancel_reaches_every_run_of_a_growing_tree(here: Bench, told: bool) -> None:
     """Test both kinds of handlers.

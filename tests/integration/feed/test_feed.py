@@ -209,6 +209,7 @@ async def test_many_viewers_share_one_watcher(real_url: str, namespace: str) -> 
         assert watcher._task is None
 
 
+@pytest.mark.matrix("waits through a timeout")
 @pytest.mark.parametrize("broken", [list_operations.count, look_at])
 async def test_watcher_continues_after_an_error_that_nobody_expected(
     real_url: str, namespace: str, caplog: pytest.LogCaptureFixture, broken: Callable[..., object]

@@ -71,6 +71,7 @@ def graph_of(saver: RedisSaver, between: Callable[[], None]) -> Any:
     return graph.compile(checkpointer=saver)
 
 
+@pytest.mark.quick_cases(1)
 def test_thread_that_is_deleted_during_a_step_is_saved_with_all_its_channels(
     savers: tuple[RedisSaver, RedisSaver],
 ) -> None:
@@ -160,6 +161,7 @@ def test_copy_into_a_thread_leaves_the_own_checkpoints_of_that_thread_as_they_we
     assert texts_of(one, there) == [TEXT + "1", TEXT + "another 2"]
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("change", ["delete source", "prune source", "delete target", "prune target"])
 def test_thread_that_changes_during_a_copy_is_copied_whole_or_not_at_all(
     savers: tuple[RedisSaver, RedisSaver], change: str, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +227,7 @@ def test_ids_of_checkpoints_that_are_no_times_are_not_mixed_up(
     assert [one and [value for _, _, value in one.pending_writes or []] for one in found] == [["value"], []]
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_save_from_a_thread_does_not_wait_forever_for_one_of_the_event_loop_that_it_blocks(
     saver_url: str, namespace: str
 ) -> None:

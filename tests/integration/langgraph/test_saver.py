@@ -203,6 +203,7 @@ def received(server: Server) -> int:
     return int(server.admin.info("stats")["total_net_input_bytes"])
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("durability", "make_texts", "most"),
     [("async", texts, 1.3), ("exit", texts, 0.9), ("async", codes, 1.45), ("exit", codes, 1.1)],

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
 STEPS, WINDOW = 200, 50
 
 
+@pytest.mark.matrix("large numbers")
 async def test_bytes_of_a_step_do_not_grow_with_the_agent(start_server: Any, namespace: str) -> None:
     """A step is a model request and a tool call: two phases outside of `loop`, both of which stay in the checkpoint."""
     server, received, over, runs = start_server(), list[int](), asyncio.Event(), Registry()

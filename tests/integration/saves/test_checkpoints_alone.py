@@ -59,6 +59,7 @@ def test_program_of_the_guide_prints_its_answer(tmp_path: Path, valkey_server: S
     assert start(tmp_path, valkey_server, BLOCKS[0]).stdout == ""
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("turn", [1, 4])
 def test_stopped_program_continues_immediately(tmp_path: Path, valkey_server: Server, turn: int) -> None:
     assert start(tmp_path, valkey_server, ending_at(turn, "SIGTERM"), "why?").returncode == 1

@@ -119,6 +119,7 @@ def counted(value: dict[str, Any]) -> dict[str, Any]:
 DONE = counted({**COMPLETE, "messages": [*COMPLETE["messages"], UNFINISHED]})
 
 
+@pytest.mark.quick_cases(9)
 @pytest.mark.parametrize("ending", ["released", "abandoned", "completed"])
 @pytest.mark.parametrize(
     ("saved", "lost"),

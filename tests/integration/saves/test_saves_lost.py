@@ -186,6 +186,7 @@ def scripted(fault: Fault, number: int, parked: asyncio.Event, *, last_flush: bo
     return runs
 
 
+@pytest.mark.quick_cases(12)
 @pytest.mark.usefixtures("short_trip_timeout")
 @pytest.mark.parametrize("ending", ["released", "abandoned"])
 @pytest.mark.parametrize("kind", ["cut", "cut twice", "late"])

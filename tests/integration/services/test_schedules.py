@@ -316,6 +316,7 @@ async def test_schedule_with_a_problem_is_checked_again(world: World, monkeypatc
 # ---- whole coordinators, and clients ---------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_three_coordinators_fire_each_second_once(store_url: str, namespace: str) -> None:
     async with AsyncClient(store_url, namespace) as client:
         for n in range(5):

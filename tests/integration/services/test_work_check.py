@@ -89,6 +89,7 @@ async def test_delayed_run_is_queued_although_the_bell_was_lost(
         await eventually(queued, "the delayed run to be queued")
 
 
+@pytest.mark.matrix("waits through a timeout")
 @pytest.mark.usefixtures("coordinator")
 async def test_only_the_service_that_has_work_ticks(store_url: str, namespace: str, ticks: Counter[str]) -> None:
     await idle(ticks)

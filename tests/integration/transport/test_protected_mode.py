@@ -63,6 +63,7 @@ async def test_clients_name_protected_mode_as_the_cause(server: Server, namespac
                     await other.enqueue("k")
 
 
+@pytest.mark.matrix("commands, case by case")
 def test_commands_name_protected_mode_as_the_cause(server: Server, namespace: str) -> None:
     environment = os.environ | {"RUNS_URL": server.url, "RUNS_NAMESPACE": namespace}
     for program, *words in (

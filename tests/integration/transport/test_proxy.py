@@ -114,6 +114,7 @@ def test_dropped_connection_does_not_drop_the_held_request(
     wait_until(lambda: valkey_server.admin.get(namespace), "the late request")
 
 
+@pytest.mark.matrix("waits through a timeout")
 def test_delayed_request_arrives_late_and_delays_no_other(
     proxy: Proxy, connect: Connect, valkey_server: Server, namespace: str
 ) -> None:

@@ -90,6 +90,7 @@ async def test_a_large_state_is_saved_and_loaded_over_a_slow_line(here: Bench, l
     assert line.carried["replies"] < 1.5 * LARGE, "the state was loaded once"
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_an_answer_that_keeps_arriving_is_not_given_up(server: Server, line: SlowLine) -> None:
     wire = AsyncWire(address(line.url), timeout=0, trip_seconds=1.0)
     try:
@@ -114,6 +115,7 @@ async def test_a_silent_server_is_given_up_in_time(server: Server) -> None:
         await wire.close()
 
 
+@pytest.mark.matrix("waits through a timeout")
 def test_a_thread_sends_a_large_request_over_a_slow_line(server: Server, line: SlowLine) -> None:
     wire = Wire(address(line.url), timeout=1.0)
     try:
@@ -123,6 +125,7 @@ def test_a_thread_sends_a_large_request_over_a_slow_line(server: Server, line: S
     assert reply == b"OK"
 
 
+@pytest.mark.matrix("waits through a timeout")
 @pytest.mark.timeout(120)
 async def test_a_load_that_fails_is_logged_shown_and_repeated(here: Bench, server: Server, caplog: Any) -> None:
     runs: Registry[None] = Registry()

@@ -100,6 +100,7 @@ async def carried(
 # ---- lost replies ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_cases(46)
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("name", PREPARE)
 async def test_call_with_a_lost_reply_is_repeated_with_the_same_answer(

@@ -116,6 +116,7 @@ async def test_settled_stream_has_each_event_once(site: Site) -> None:
     assert values(await read(site, id, settled="true")) == list(range(10))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("last", ["x", "1", "1-", "-1", "1-2-3", "1-2/fin", "99999999999999999999-1"])
 async def test_id_that_is_not_of_an_event_is_refused(site: Site, last: str) -> None:
     id = await site.enqueue("talk", {"values": []})
@@ -154,6 +155,7 @@ async def test_idle_stream_is_closed_and_continues_when_it_is_opened_again(make_
     assert values(await read(site, id, {"Last-Event-ID": event.id})) == ["Hello Ada"]
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_stream_is_closed_and_not_refused_while_redis_is_away(start_server: StartServer, namespace: str) -> None:
     server = start_server()
     async with AsyncClient(server.url, namespace, timeout=1) as client:

@@ -46,6 +46,7 @@ async def test_reader_that_subscribes_while_the_connection_is_closed_gets_the_ou
         assert await readers[0] == ["What is your name?", "Hello Ada"]
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_reader_beside_a_busy_one_learns_that_its_run_has_ended(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

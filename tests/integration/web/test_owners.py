@@ -46,6 +46,7 @@ def test_every_route_names_a_run_or_is_tested_below() -> None:
     assert len(OF_A_RUN) >= 5
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("endpoint", OF_A_RUN, ids=lambda endpoint: endpoint.name)
 async def test_run_of_another_owner_looks_like_a_run_that_does_not_exist(site: Site, endpoint: Endpoint) -> None:
     id = await site.enqueue("ask", headers=ALICE)

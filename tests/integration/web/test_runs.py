@@ -224,6 +224,7 @@ async def test_values_that_json_does_not_have_are_converted(site: Site) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -248,6 +249,7 @@ async def test_body_that_is_not_valid_is_refused(site: Site, body: Any, said: st
     assert said in answer.json()["detail"]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("content", "media", "status"),
     [
@@ -283,6 +285,7 @@ async def test_inputs_that_are_too_large_are_refused(site: Site) -> None:
     assert (answer.status_code, answer.json()["error"]) == (413, "TooLarge")
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("path", "query"),
     [

@@ -257,6 +257,7 @@ async def test_escalator_can_leave_the_run_to_its_hard_deadline(here):
     assert len(asked) == 1
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_escalator_that_raises_is_called_again(here, caplog):
     asked = []
 

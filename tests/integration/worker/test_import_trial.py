@@ -36,6 +36,7 @@ async def test_verdict_on_good_code_lists_its_files(folder: Path) -> None:
     assert set(verdict.files) == {str(folder / "app.py"), str(folder / "helping.py")}
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -72,6 +73,7 @@ async def test_output_of_a_module_is_not_taken_for_the_verdict(folder: Path) -> 
     assert (await try_import(["app:runs"])).problem == "'app:runs' is not a Registry: it is int"
 
 
+@pytest.mark.matrix("waits through a timeout")
 async def test_import_that_never_ends_times_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "IMPORT_TIMEOUT", 3.0)
     (folder / "app.py").write_text("import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")

@@ -128,6 +128,7 @@ both_directions = pytest.mark.parametrize("direction", ["request", "reply"])
 many_cuts = pytest.mark.timeout(300 + CUTS)
 
 
+@pytest.mark.quick_cases(1)
 @many_cuts
 @both_directions
 async def test_connection_of_the_worker_that_is_cut_at_any_byte_changes_no_text(
@@ -147,6 +148,7 @@ async def test_connection_of_the_worker_that_is_cut_at_any_byte_changes_no_text(
         assert not cutter.armed, f"the handler ends after the cut after {place} bytes"
 
 
+@pytest.mark.quick_cases(1)
 @many_cuts
 @both_directions
 async def test_connection_of_the_worker_that_is_cut_at_any_byte_of_the_ending_changes_no_text(
@@ -188,6 +190,7 @@ async def test_connection_of_the_worker_that_is_cut_at_any_byte_of_the_ending_ch
     assert cuts > len(places_of_ending) / 2
 
 
+@pytest.mark.quick_cases(1)
 @many_cuts
 @both_directions
 async def test_connection_of_the_reader_that_is_cut_at_any_byte_changes_no_text(

@@ -430,6 +430,7 @@ async def test_swallowed_cancellation_releases_the_run(here, caplog):
     assert "caught the stop exception" in caplog.text
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
 async def test_loop_that_swallows_every_exception_is_released(here, plain):
     runs, on = Registry(), threading.Event()

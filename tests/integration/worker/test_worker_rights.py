@@ -31,6 +31,7 @@ async def here(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
         yield made
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", ["returning", "raising", "retrying"])
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS.keys())
 async def test_an_outcome_is_kept_while_the_server_refuses_the_user(

@@ -14,6 +14,7 @@ from tests.waiting import eventually
 from workers import AsyncRun, Registry
 
 
+@pytest.mark.matrix("more cases with real processes")
 @pytest.mark.parametrize("linger", [0.0, 60.0], ids=["suspended", "lingering"])
 async def test_runs_that_wait_continue_after_the_server_was_killed(
     start_server: StartServer, namespace: str, linger: float

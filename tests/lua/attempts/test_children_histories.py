@@ -96,6 +96,7 @@ class History:
                 )
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_history_leaves_no_child_and_loses_no_ending(store: Store, seed: int) -> None:
     history = History(store, seed)

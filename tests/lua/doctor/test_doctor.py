@@ -567,6 +567,7 @@ DAMAGE: dict[str, Damage] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(38)
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_found_described_and_repaired(store: Store, name: str) -> None:
     damage = DAMAGE[name]

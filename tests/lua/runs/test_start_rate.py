@@ -198,6 +198,7 @@ def test_damaged_key_admits_no_run_too_many(store: Store, family: str) -> None:
     assert claimed == [] if family == "starting" else claimed == ids[:1]
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_starts_stay_within_the_rate_in_every_history(store: Store, seed: int) -> None:
     """Runs are enqueued, cancelled, claimed, retried and lost at random times. Starts are read from the claims."""

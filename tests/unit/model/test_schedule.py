@@ -66,6 +66,7 @@ def test_hourly_schedule_fires_every_hour_through_both_clock_changes(change: int
     assert [later - earlier for earlier, later in pairwise(times)] == [HOUR] * (hours - 1)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("tz", ["America/New_York", "Australia/Lord_Howe", "Africa/Casablanca", "Pacific/Apia"])
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 * * * *", "15 0,1,2,3 * * *", "0 0 1 * *"])
 def test_fire_times_increase_and_do_not_depend_on_the_starting_point(cron: str, tz: str) -> None:

@@ -40,6 +40,7 @@ BUGS = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.timeout(1200 if DEEPER else 120)
 @pytest.mark.parametrize("name", CORRECT)
 def test_every_interleaving_keeps_the_promises(name: str) -> None:

@@ -82,6 +82,7 @@ async def test_no_run_is_blamed_for_work_outside_all_runs():
     assert await found == NO_RUN
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("supervised", [True, False])
 async def test_blocked_loop_is_logged_with_its_stack_and_the_process_is_replaced(monkeypatch, caplog, supervised: bool):
     monkeypatch.setattr(blocked, "LEAST_LIMIT", 1.5)

@@ -21,14 +21,19 @@ def promises() -> set[int]:
     return {int(number) for number in re.findall(r"^(\d+)\. ", section, re.MULTILINE)}
 
 
+def collect(*arguments: str) -> str:
+    """Return what pytest prints when it collects tests."""
+    options = ["--collect-only", "--quiet", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def collected() -> str:
     """What pytest prints when it collects, for the quick suite, the files that have marks of promises."""
     files = [str(file) for file in (ROOT / "tests").rglob("test_*.py") if MARKED.search(file.read_text())]
-    options = ["--collect-only", "--quick", "--promises", "--quiet", "-p", "no:cacheprovider"]
-    done = subprocess.run([sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return collect("--quick", "--promises", *files)
 
 
 def test_every_promise_of_the_readme_has_a_test_in_the_quick_suite(collected: str) -> None:
@@ -43,3 +48,13 @@ def test_quick_suite_reports_how_many_tests_it_leaves_out_and_how_to_run_them(co
     )
     assert said, "no line says what was deselected"
     assert f"({said[1]} deselected)" in collected, "pytest counts as many"
+
+
+def test_quick_cases_are_spread_over_the_cases_of_a_test() -> None:
+    file = "tests/unit/model/test_schedule.py"
+    marked = re.compile(
+        rf"^{file}::test_fire_times_increase_and_do_not_depend_on_the_starting_point\[.+$", re.MULTILINE
+    )
+    every, quick = (marked.findall(collect(file, *option)) for option in ([], ["--quick"]))
+    assert len(every) == 16
+    assert quick == every[::4]

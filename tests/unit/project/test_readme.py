@@ -42,6 +42,7 @@ def test_readme_shows_the_handlers_of_the_example() -> None:
     assert programs(README) == {"app.py": (FIRST / "app.py").read_text()}
 
 
+@pytest.mark.matrix("scripts/check runs mypy, too")
 def test_programs_of_the_readme_type_check(tmp_path: Path) -> None:
     for name, text in programs().items():
         (tmp_path / name).write_text(text)

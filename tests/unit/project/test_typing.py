@@ -53,6 +53,7 @@ def pyright_errors() -> Errors:
     }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("checker", [mypy_errors, pyright_errors])
 def test_each_wrong_call_is_a_type_error_and_nothing_else_is(checker):
     assert checker() == expected()
