@@ -53,7 +53,7 @@ from coordinator.errors import NotPlain
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import current_phase
 from workers.handlers.facts import Stopped
-from workers.handlers.operations.prices import ModelUsage
+from workers.handlers.operations.prices import ModelName, ModelUsage
 from workers.integrations.steps import (
     async_run,
     call_step,
@@ -268,7 +268,7 @@ class _PhaseBackend(JournalCallableOperationBackend[None]):
             check_prices(run, models)
             value = await body()
             if isinstance(operation_id, ModelRequestId) and isinstance(value, dict):
-                count_request(run, [str(value.get("model_name") or ""), *models], _usage(value.get("usage") or {}))
+                count_request(run, _answering_models(value, models), _usage(value.get("usage") or {}))
             if emits:
                 emit_event(run, _tool_event("function_tool_result", cache_key, context))
             return value
@@ -276,12 +276,12 @@ class _PhaseBackend(JournalCallableOperationBackend[None]):
         return await call_step(run, _operation_name(run, self._agent, name, context), output)
 
 
-def _requested_models(request: ModelRequestId, context: RunContext[Any] | None) -> list[str]:
+def _requested_models(request: ModelRequestId, context: RunContext[Any] | None) -> list[ModelName]:
     """Return the names of the models that may answer a request: one name, or those of all models of a `FallbackModel`."""
     model = context.model if context is not None else None
     if not isinstance(model, Model) or model.model_name != request.model_name:  # a capability has replaced the model
-        return [request.model_name]
-    return [one.model_name for one in _single_models(model)]
+        return [ModelName(request.model_name)]
+    return [ModelName(one.model_name, one.system, _url(one)) for one in _single_models(model)]
 
 
 def _single_models(model: Model) -> Iterator[Model]:
@@ -292,6 +292,25 @@ def _single_models(model: Model) -> Iterator[Model]:
             yield from _single_models(one)
     else:
         yield model
+
+
+def _url(model: Model) -> str | None:
+    try:
+        return model.base_url
+    except (AttributeError, UserError):  # some models raise if they have no URL
+        return None
+
+
+def _answering_models(response: Mapping[str, Any], requested: list[ModelName]) -> list[ModelName]:
+    """Return the names of the model that has answered a request: the name in the response, and then the requested names.
+
+    The requested names at the provider of the response are first, because another model of a `FallbackModel` has another price.
+    """
+    provider, url = response.get("provider_name"), response.get("provider_url")
+    if not provider and not url and len(requested) == 1:
+        _, provider, url = requested[0]
+    names = sorted(requested, key=lambda model: model.provider != provider)
+    return [ModelName(response["model_name"], provider, url), *names] if response.get("model_name") else names
 
 
 def _usage(stored: Mapping[str, Any]) -> ModelUsage:

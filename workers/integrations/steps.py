@@ -16,7 +16,7 @@ from coordinator.model.policies.budget import BudgetExceeded, UnknownPrice
 from workers.handlers.async_run import AsyncRun
 from workers.handlers.checkpoint.draft import current_phase
 from workers.handlers.current_run import find_current_run
-from workers.handlers.operations.prices import ModelUsage, price_by_names
+from workers.handlers.operations.prices import ModelName, ModelUsage, price_by_names
 from workers.handlers.operations.waits import Signal, in_awaited_task
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ def number_agent(run: AsyncRun[Any], agent: str) -> str:
     return f"{place}{number}"
 
 
-def check_prices(run: AsyncRun[Any], models: Iterable[str]) -> None:
+def check_prices(run: AsyncRun[Any], models: Iterable[ModelName]) -> None:
     """Check that the prices of models are known, if the budget of a run limits dollars.
 
     Call this before a model request, in its phase. The provider is paid for each request that is sent, and its response would be
@@ -125,7 +125,7 @@ def check_prices(run: AsyncRun[Any], models: Iterable[str]) -> None:
             raise UnknownPrice(f"no request was sent, because the budget of the run limits dollars: {error}") from None
 
 
-def count_request(run: AsyncRun[Any], models: Sequence[str], usage: ModelUsage) -> None:
+def count_request(run: AsyncRun[Any], models: Sequence[ModelName], usage: ModelUsage) -> None:
     """Count a model request for the budget of a run. A run without a budget counts nothing, so that it sends nothing for it.
 
     Call this in the phase of the request, so that a resumed run does not count a saved request again.

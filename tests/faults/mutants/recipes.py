@@ -80,10 +80,41 @@ MUTANTS = [
     Mutant(
         "a paid response is lost if it reports a model without a known price",
         "workers/handlers/operations/prices.py",
-        "        except UnknownPrice as error:\n            unknown = error\n",
-        "        except UnknownPrice:\n            raise\n",
+        "    for model in models:\n        for place",
+        "    for model in list(models)[:1]:\n        for place",
         "tests/unit/integrations/test_pydantic_ai.py"
         "::test_response_that_reports_a_name_without_a_price_costs_the_price_of_the_requested_name",
+    ),
+    Mutant(
+        "the price of a model is looked up without the URL of its provider",
+        "workers/handlers/operations/prices.py",
+        "    if model.url:\n",
+        "    if False:\n",
+        "tests/unit/integrations/test_openai_agents.py::test_price_of_a_model_is_that_of_its_provider",
+    ),
+    Mutant(
+        "the price of a model is looked up without the name of its provider",
+        "workers/handlers/operations/prices.py",
+        "    if model.provider:\n",
+        "    if False:\n",
+        "tests/unit/integrations/test_pydantic_ai.py"
+        "::test_equal_names_of_different_providers_have_the_prices_of_their_providers",
+    ),
+    Mutant(
+        "a model of a provider that the table of prices does not know has no price",
+        "workers/handlers/operations/prices.py",
+        "    yield {}\n",
+        "    if not model.provider:\n        yield {}\n",
+        "tests/unit/integrations/test_pydantic_ai.py"
+        "::test_price_of_a_model_that_the_table_does_not_know_at_its_provider_is_found_without_the_provider",
+    ),
+    Mutant(
+        "a response of a fallback model costs the price of a model of another provider",
+        "workers/integrations/pydantic_ai.py",
+        "key=lambda model: model.provider != provider",
+        "key=lambda model: 0",
+        "tests/unit/integrations/test_pydantic_ai.py"
+        "::test_response_of_a_fallback_with_an_unknown_name_costs_the_price_of_a_model_of_its_provider",
     ),
     Mutant(
         "a spent budget is hidden in an error of the OpenAI Agents SDK",
@@ -3379,11 +3410,11 @@ MUTANTS = [
         "tests/lua/attempts/test_effects.py::test_revive_keeps_the_effects",
     ),
     Mutant(
-        "an ending is noted although no coordinator reports traces",
+        "an ending is noted although no coordinator counts or traces endings",
         LUA + "shared/unreported.lua",
         "'RPUSHX'",
         "'RPUSH'",
-        "tests/lua/coordinators/test_take_endings.py::test_nothing_is_noted_while_no_coordinator_reports_traces",
+        "tests/lua/coordinators/test_take_endings.py::test_nothing_is_noted_while_no_coordinator_counts_or_traces_endings",
     ),
     Mutant(
         "the list of endings without a worker grows without a limit",
@@ -3393,28 +3424,28 @@ MUTANTS = [
         "tests/lua/coordinators/test_take_endings.py::test_number_of_noted_endings_is_limited",
     ),
     Mutant(
-        "cancel ends a run without a note for its span",
+        "cancel ends a run without a note for its span and its count",
         LUA + "runs/cancel.lua",
         "note_endings()\n",
         "",
         "tests/lua/coordinators/test_take_endings.py::test_cancelled_run_is_noted_once",
     ),
     Mutant(
-        "due ends a run without a note for its span",
+        "due ends a run without a note for its span and its count",
         LUA + "coordinators/due.lua",
         "note_endings()\n",
         "",
         "tests/lua/coordinators/test_take_endings.py::test_expired_run_and_run_that_is_cancelled_by_force_are_noted",
     ),
     Mutant(
-        "abandon ends a run without a note for its span",
+        "abandon ends a run without a note for its span and its count",
         LUA + "workers/abandon.lua",
         "note_endings()\n",
         "",
         "tests/lua/coordinators/test_take_endings.py::test_run_that_dies_with_its_worker_is_noted",
     ),
     Mutant(
-        "recover ends a run without a note for its span",
+        "recover ends a run without a note for its span and its count",
         LUA + "coordinators/recover.lua",
         "note_endings()\n",
         "",
@@ -3423,16 +3454,66 @@ MUTANTS = [
     Mutant(
         "an ending is reported by two coordinators",
         LUA + "coordinators/take_endings.lua",
-        "redis.call('LTRIM', unreported_key(), most, -1)\n",
+        "redis.call('LTRIM', key, most, -1)\n",
         "",
         "tests/lua/coordinators/test_take_endings.py::test_cancelled_run_is_noted_once",
     ),
     Mutant(
         "the list of endings is left empty and closes",
         LUA + "coordinators/take_endings.lua",
-        "redis.call('RPUSH', unreported_key(), 'open')",
+        "redis.call('RPUSH', key, 'open')",
         'redis.log(redis.LOG_DEBUG, "")',
         "tests/lua/coordinators/test_take_endings.py::test_cancelled_run_is_noted_once",
+    ),
+    Mutant(
+        "endings that a coordinator without metrics takes are not counted",
+        LUA + "coordinators/take_endings.lua",
+        "    for i = 1, #taken do redis.pcall('RPUSHX', job.key, taken[i]) end\n",
+        "",
+        "tests/integration/metrics/test_ended_runs.py"
+        "::test_coordinator_that_only_reports_traces_leaves_the_counts_to_the_other_one",
+    ),
+    Mutant(
+        "endings are kept for a job that no coordinator does",
+        LUA + "coordinators/take_endings.lua",
+        "redis.pcall('RPUSHX', job.key, taken[i])",
+        "redis.pcall('RPUSH', job.key, taken[i])",
+        "tests/lua/coordinators/test_take_endings.py::test_endings_are_not_kept_for_a_job_that_no_coordinator_does",
+    ),
+    Mutant(
+        "endings that wait for the other job grow without a limit",
+        LUA + "coordinators/take_endings.lua",
+        "    redis.pcall('LTRIM', job.key, -UNREPORTED_LENGTH, -1)\n",
+        "",
+        "tests/lua/coordinators/test_take_endings.py::test_number_of_endings_that_wait_for_the_other_job_is_limited",
+    ),
+    Mutant(
+        "the doctor ends a damaged run without a note for its count",
+        LUA + "doctor/repair_run.lua",
+        "    note_endings()\n    end_run(id, run, DEAD, clock)\n",
+        "    end_run(id, run, DEAD, clock)\n",
+        "tests/lua/coordinators/test_take_endings.py::test_run_that_the_doctor_ends_is_noted",
+    ),
+    Mutant(
+        "an attempt that did not end its run counts as an ended run",
+        "workers/metrics/cells.py",
+        "        if outcome in ENDINGS:\n            samples.add",
+        "        if outcome:\n            samples.add",
+        "tests/integration/metrics/test_ended_runs.py::test_run_that_is_cancelled_while_it_waits_is_counted_once",
+    ),
+    Mutant(
+        "a coordinator counts endings of any number of kinds",
+        "coordinator/metrics/ending_counts.py",
+        "if kind and len(self._kinds) < MOST_KINDS:",
+        "if kind:",
+        "tests/unit/metrics/test_cells.py::test_kinds_of_a_coordinator_beyond_the_limit_are_counted_together",
+    ),
+    Mutant(
+        "a coordinator without metrics and traces keeps a list of endings",
+        "coordinator/services/daemon.py",
+        "reports_endings = tracing is not None or self._endings is not None",
+        "reports_endings = True",
+        "tests/integration/metrics/test_ended_runs.py::test_no_list_is_kept_without_metrics_and_traces",
     ),
     Mutant(
         "lost attempts of an earlier life are reported again",
@@ -3443,7 +3524,7 @@ MUTANTS = [
     ),
     Mutant(
         "a revived run is reported with the reason of its new life",
-        "coordinator/services/trace_endings.py",
+        "coordinator/services/ending_reporter.py",
         'view.why if current else ""',
         "view.why",
         "tests/integration/tracing/test_tracing.py::test_run_that_was_revived_before_its_end_is_reported_has_a_root_of_the_ended_life",

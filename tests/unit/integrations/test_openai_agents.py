@@ -13,11 +13,13 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tool_context import ToolContext
 from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as McpTool
+from openai import AsyncOpenAI
 from openai.types.responses import ResponseCompletedEvent
 
 from coordinator.errors import Refused
 from coordinator.model.run import Note
 from workers import AsyncRun, Budget, BudgetExceeded, Registry, Run, UnknownPrice, current_run, testing
+from workers.handlers.operations.prices import price
 from workers.integrations.openai_agents import DurableRunner, RunSession
 from workers.testing.memory_backing import Crash, MemoryBacking
 
@@ -672,6 +674,33 @@ async def test_price_of_the_name_that_a_stream_reports_goes_before_that_of_the_r
     assert dear[0] > cheap[0] > 0
     for reported, cost in {"gpt-4o-mini": cheap, "nobody-sells-this": dear, "": dear}.items():
         assert await cost_of(NamedModel("gpt-4o", reported), budget, emit_events=True) == cost
+
+
+@pytest.mark.parametrize("options", [{}, {"emit_events": True}], ids=["whole", "streamed"])
+async def test_price_of_a_model_is_that_of_its_provider(options: Any):
+    async def dollars(name: str, reported: str = "nobody-sells-this", **attributes: Any) -> float:
+        model = NamedModel(name, reported)
+        vars(model).update(attributes)
+        return float((await cost_of(model, Budget(usd=1), **options))[0])
+
+    def client(url: str) -> dict[str, Any]:  # the attribute of the SDK's own models
+        return {"_client": AsyncOpenAI(base_url=url, api_key="none")}
+
+    request: Any = {"model": "gpt-oss-120b", "input_tokens": 1_000, "output_tokens": 100}
+    there, elsewhere = (float(price(provider=provider, **request)) for provider in ("cerebras", "openai"))
+    assert there > elsewhere
+    for cost, name, attributes in (
+        (there, "gpt-oss-120b", client("https://api.cerebras.ai/v1")),
+        (elsewhere, "gpt-oss-120b", client("https://api.openai.com/v1")),
+        (elsewhere, "gpt-oss-120b", client("http://localhost:8000")),
+        (there, "cerebras/gpt-oss-120b", {"base_url": None}),  # names and attributes of LiteLLM and any-llm
+        (there, "cerebras/gpt-oss-120b", {"base_url": "http://localhost:8000"}),
+        (there, "gpt-oss-120b", {"base_url": "https://api.cerebras.ai/v1"}),
+    ):
+        for reported in ("", name, "nobody-sells-this"):
+            assert await dollars(name, reported, **attributes) == pytest.approx(cost, abs=1e-5), (name, attributes)
+    with pytest.raises(UnknownPrice):
+        await dollars("nobody/gpt-oss-120b")
 
 
 async def test_streamed_agent_whose_budget_is_spent_ends_with_the_error_of_the_budget():

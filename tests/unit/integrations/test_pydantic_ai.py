@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mcp.server.mcpserver import MCPServer
 from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, RunContext
-from pydantic_ai.exceptions import ModelRetry, UserError
+from pydantic_ai.exceptions import ModelHTTPError, ModelRetry, UserError
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -29,6 +29,7 @@ from pydantic_ai.usage import RequestUsage
 
 from coordinator.errors import Refused
 from workers import AsyncRun, Budget, BudgetExceeded, Registry, Run, Stopped, UnknownPrice, current_run, testing
+from workers.handlers.operations.prices import ModelName, price
 from workers.integrations.pydantic_ai import RunDurability, read_decision
 from workers.integrations.steps import count_request, topic_of
 from workers.testing.memory_backing import Crash, MemoryBacking
@@ -636,17 +637,32 @@ def test_a_dynamic_toolset_is_resolved_and_called_once_whatever_cut_the_run_is_k
 
 
 class Reporting(FunctionModel):
-    """A model whose responses have another name than the model, as those of an alias have."""
+    """A model of a provider. Its responses may have another name than the model, as those of an alias have."""
 
-    def __init__(self, function: Any, model_name: str, reported: str) -> None:
+    def __init__(
+        self, function: Any, model_name: str, reported: str, provider: str = "", url: str | None = None
+    ) -> None:
         super().__init__(function, model_name=model_name)
-        self.reported = reported
+        self.reported, self.provider_name, self.url = reported, provider, url
+
+    @property
+    def system(self) -> str:
+        return self.provider_name or super().system
+
+    @property
+    def base_url(self) -> str | None:
+        if self.url == "":
+            raise AttributeError("a model of Hugging Face may have no URL")
+        return self.url
 
     async def request(self, *args: Any) -> ModelResponse:
-        return replace(await super().request(*args), model_name=self.reported)
+        response = await super().request(*args)
+        return replace(
+            response, model_name=self.reported, provider_name=self.provider_name or None, provider_url=self.url or None
+        )
 
 
-def priced(model_name: str = "gpt-4o", reported: str | None = None) -> FunctionModel:
+def priced(model_name: str = "gpt-4o", reported: str | None = None, **provider: str) -> FunctionModel:
     """Return a model that asks for one tool, and then ends. Each response has 100 input and 10 output tokens."""
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -655,7 +671,7 @@ def priced(model_name: str = "gpt-4o", reported: str | None = None) -> FunctionM
         parts = calls(turn, "look_up", 1).parts if turn == 0 else [TextPart("done")]
         return ModelResponse(parts=parts, usage=usage)
 
-    return Reporting(model, model_name, reported or model_name)
+    return Reporting(model, model_name, reported or model_name, **provider)
 
 
 def spender(model: str | Model, budget: Budget | None, reported: str | None = None) -> Any:
@@ -699,7 +715,9 @@ async def test_more_cached_than_input_tokens_are_counted_as_far_as_there_are_inp
     @Registry().handler(budget=Budget(usd=1))
     async def count(run: AsyncRun[Any]) -> None:
         count_request(
-            run, ["gpt-4o"], {"input_tokens": 10, "output_tokens": 1, "cache_read_tokens": 900, "cache_write_tokens": 5}
+            run,
+            [ModelName("gpt-4o")],
+            {"input_tokens": 10, "output_tokens": 1, "cache_read_tokens": 900, "cache_write_tokens": 5},
         )
 
     await count(run)
@@ -735,3 +753,37 @@ async def test_fallback_without_a_known_price_is_refused_before_any_model_is_cal
     assert world == []
     same = await spender("gpt-4o", Budget(usd=1))(testing.AsyncRun(World()))
     assert await using("gpt-4o", "gpt-4o-mini")(testing.AsyncRun(world)) == same
+
+
+async def cost_of(model: Model) -> float:
+    return float((await spender(model, Budget(usd=1))(testing.AsyncRun(World())))[0])
+
+
+async def test_equal_names_of_different_providers_have_the_prices_of_their_providers():
+    request: Any = {"model": "gpt-oss-120b", "input_tokens": 100, "output_tokens": 10}
+    there, elsewhere = (2 * float(price(provider=provider, **request)) for provider in ("cerebras", "openai"))
+    assert there > elsewhere
+    by_url = {"provider": "openai", "url": "https://api.cerebras.ai/v1"}
+    for provider in ({"provider": "cerebras"}, by_url, {"provider": "cerebras", "url": "http://localhost:8000"}):
+        assert await cost_of(priced("gpt-oss-120b", **provider)) == pytest.approx(there, abs=1e-5), provider
+        assert await cost_of(priced("gpt-oss-120b", "unknown", **provider)) == pytest.approx(there, abs=1e-5), provider
+    assert await cost_of(priced("gpt-oss-120b", provider="openai")) == pytest.approx(elsewhere, abs=1e-5)
+
+
+@pytest.mark.parametrize("provider", [{}, {"provider": "nobody"}, {"provider": "cerebras"}, {"url": ""}], ids=str)
+async def test_price_of_a_model_that_the_table_does_not_know_at_its_provider_is_found_without_the_provider(
+    provider: Any,
+):
+    assert await cost_of(priced("gpt-4o", **provider)) == await cost_of(priced("gpt-4o"))
+
+
+async def test_response_of_a_fallback_with_an_unknown_name_costs_the_price_of_a_model_of_its_provider():
+    class Broken(Reporting):
+        async def request(self, *args: Any) -> ModelResponse:
+            raise ModelHTTPError(503, self.model_name)
+
+    first = Broken(lambda messages, info: None, "gpt-4o", "gpt-4o", "openai")
+    second = priced("claude-sonnet-4-5", "nobody-sells-this", provider="anthropic")
+    assert await cost_of(FallbackModel(first, second)) == await cost_of(
+        priced("claude-sonnet-4-5", provider="anthropic")
+    )

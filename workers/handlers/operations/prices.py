@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from typing import Any, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from coordinator.errors import BadOption
 from coordinator.model.policies.budget import Amount, UnknownPrice
@@ -69,11 +69,28 @@ def price(**usage: Unpack[ModelUsage]) -> Decimal:
         BadOption: If a value is not valid.
     """
     count_tokens(usage)
-    return _look_up(usage, _SPEND_ADVICE)
+    return _look_up(usage, _SPEND_ADVICE, provider_id=usage.get("provider"))
 
 
-def price_by_names(models: Iterable[str], usage: ModelUsage, advice: str) -> Decimal:
+class ModelName(NamedTuple):
+    """The name of a model, and its provider as far as a framework knows it.
+
+    Attributes:
+        name: The name of the model.
+        provider: The name of the provider, for example "openai".
+        url: The URL of the provider's API. It is more exact than the name: many providers have the API of OpenAI.
+    """
+
+    name: str
+    provider: str | None = None
+    url: str | None = None
+
+
+def price_by_names(models: Iterable[ModelName], usage: ModelUsage, advice: str) -> Decimal:
     """Return the dollars that a call of a model costs, for the first of several names of the model that the table knows.
+
+    Each name is looked up at the URL of the provider, then at the provider, and then without a provider. So an unknown provider
+    is ignored.
 
     Args:
         models: The names of the model, at least one.
@@ -85,15 +102,25 @@ def price_by_names(models: Iterable[str], usage: ModelUsage, advice: str) -> Dec
     """
     unknown = None
     for model in models:
-        try:
-            return _look_up({**usage, "model": model}, advice)
-        except UnknownPrice as error:
-            unknown = error
+        for place in _places(model):
+            try:
+                return _look_up({**usage, "model": model.name}, advice, **place)
+            except UnknownPrice as error:
+                unknown = error
     assert unknown is not None
     raise unknown
 
 
-def _look_up(usage: ModelUsage, advice: str) -> Decimal:
+def _places(model: ModelName) -> Iterator[dict[str, str]]:
+    """Yield the arguments with which genai-prices finds the provider of a model, the most exact first."""
+    if model.url:
+        yield {"provider_api_url": model.url}
+    if model.provider:
+        yield {"provider_id": model.provider}
+    yield {}
+
+
+def _look_up(usage: ModelUsage, advice: str, **place: Any) -> Decimal:
     try:
         from genai_prices import Usage, calc_price
     except ImportError as error:
@@ -102,6 +129,6 @@ def _look_up(usage: ModelUsage, advice: str) -> Decimal:
         ) from None
     numbers: dict[str, Any] = {name: usage.get(name) for name in _TOKENS}
     try:
-        return calc_price(Usage(**numbers), usage["model"], provider_id=usage.get("provider")).total_price
+        return calc_price(Usage(**numbers), usage["model"], **place).total_price
     except LookupError as error:
         raise UnknownPrice(f"the table of prices does not know model {usage['model']!r} ({error}): {advice}") from None

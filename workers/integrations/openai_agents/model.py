@@ -14,7 +14,7 @@ from openai.types.responses import Response, ResponseCompletedEvent, ResponseOut
 from pydantic import TypeAdapter
 
 from workers.handlers.async_run import AsyncRun
-from workers.handlers.operations.prices import ModelUsage
+from workers.handlers.operations.prices import ModelName, ModelUsage
 from workers.integrations.steps import call_step, check_prices, count_request, emit_event
 
 _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
@@ -96,10 +96,11 @@ class DurableModel(Model):
 
     async def _step(self, ask: Callable[[], Coroutine[Any, Any, _Answer]]) -> ModelResponse:
         async def ask_and_count() -> Any:
-            requested = str(getattr(self._inner, "model", ""))
+            requested = _requested_model(self._inner)
             check_prices(self._call.run, [requested])
             response, reported = await ask()
-            count_request(self._call.run, [reported, requested], _usage(response.usage))
+            names = [requested._replace(name=reported), requested] if reported else [requested]
+            count_request(self._call.run, names, _usage(response.usage))
             return _stored(response)
 
         saved = await call_step(self._call.run, f"model {self._call.number}.{self._call.responses}", ask_and_count)
@@ -122,7 +123,7 @@ class DurableModel(Model):
         items: list[Any] = []
         async for event in self._inner.stream_response(*args, **kwargs):
             if isinstance(event, ResponseCompletedEvent):
-                return _Answer(_completed(event.response, items), event.response.model)
+                return _Answer(_completed(event.response, items), event.response.model or "")
             if isinstance(event, ResponseOutputItemDoneEvent):
                 items.append(event.item)
             if self._call.emits:
@@ -171,6 +172,14 @@ def durable_provider(provider: ModelProvider, call: AgentCall) -> ModelProvider:
 
 def _ignore(event: TResponseStreamEvent) -> None:
     """Ignore an event, because only the readers of the run's output read the stream."""
+
+
+def _requested_model(model: Model) -> ModelName:
+    """Return the name of a model, and its provider as far as the model object knows it."""
+    name = str(getattr(model, "model", ""))
+    url = getattr(model, "base_url", None) or getattr(getattr(model, "_client", None), "base_url", None)
+    # LiteLLM and any-llm write the provider before the name. genai-prices splits such a name for the provider "litellm".
+    return ModelName(name, "litellm" if "/" in name else None, str(url) if url else None)
 
 
 def _usage(usage: Usage) -> ModelUsage:
