@@ -78,16 +78,21 @@ class Spending:
     requests: int | None
 
     def __str__(self) -> str:
-        """Return the amounts as text, such as `0.5 USD, 1,200 tokens`. Amounts of 0 are left out, except if all are 0."""
-        parts = (
-            []
-            if not self.usd and (self.tokens or self.requests)
-            else [f"{self.usd or 0:.6f}".rstrip("0").rstrip(".") + " USD"]
-        )
-        parts += [
-            f"{number:,} {name}" for name, number in (("tokens", self.tokens), ("requests", self.requests)) if number
+        """Return the amounts as text, such as `0.5 USD, 1,200 tokens`; `no limit` if the budget limits nothing.
+
+        Amounts without a limit are left out. Amounts of 0 are left out, except for the first one if all are 0.
+        """
+        parts = [
+            (number, f"{text} {unit}")
+            for number, text, unit in (
+                (self.usd, f"{self.usd or 0:.6f}".rstrip("0").rstrip("."), "USD"),
+                (self.tokens, f"{self.tokens or 0:,}", "tokens"),
+                (self.requests, f"{self.requests or 0:,}", "requests"),
+            )
+            if number is not None
         ]
-        return ", ".join(parts)
+        shown = [text for number, text in parts if number] or [text for _, text in parts[:1]]
+        return ", ".join(shown) or "no limit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,13 @@ MUTANTS = [
         "::test_response_of_a_fallback_with_an_unknown_name_costs_the_price_of_a_model_of_its_provider",
     ),
     Mutant(
+        "a run without a budget has 0 USD left",
+        "coordinator/model/policies/budget.py",
+        "            if number is not None\n",
+        "",
+        "tests/unit/handlers/test_budgets.py::test_rest_of_a_budget_as_text_names_only_amounts_that_are_limited",
+    ),
+    Mutant(
         "a spent budget is hidden in an error of the OpenAI Agents SDK",
         "workers/integrations/steps.py",
         "        if cause is None:\n            raise\n",

@@ -94,6 +94,18 @@ def test_spending_is_shown_without_zeros() -> None:
     ]  # fmt: skip
 
 
+def test_rest_of_a_budget_as_text_names_only_amounts_that_are_limited() -> None:
+    assert str(testing.Run().left) == "no limit"
+    run = testing.Run()
+    run._declare_budget(Budget(tokens=10))
+    assert str(run.left) == "10 tokens"
+    run.spend(usd=1, tokens=10)
+    assert (str(run.left), str(run.spent)) == ("0 tokens", "1 USD, 10 tokens")
+    assert [str(Spending(*one)) for one in ((0.0, None, None), (None, 0, 0), (None, 0, 3), (0.0, 0, None))] == [
+        "0 USD", "0 tokens", "3 requests", "0 USD",
+    ]  # fmt: skip
+
+
 # ---- spending ------------------------------------------------------------------------------------------------------------
 
 
