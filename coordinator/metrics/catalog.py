@@ -22,9 +22,9 @@ LONG: Final = (
 )  # fmt: skip
 SHORT: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-OUTCOMES: Final = (
-    "completed", "failed", "cancelled", "dead", "retried", "released", "waiting", "rejected", "lost",
-)  # fmt: skip
+# The outcomes of attempts that ended their run. The run has the status of the same name.
+ENDINGS: Final = ("completed", "failed", "cancelled", "dead")
+OUTCOMES: Final = (*ENDINGS, "retried", "released", "waiting", "rejected", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,11 @@ class Metric:
 ATTEMPTS: Final = Metric(
     "runs_attempts", "counter",
     "Attempts that ended, by outcome. A completed, failed, cancelled or dead attempt ended its run.", ("kind", "outcome"),
+)  # fmt: skip
+ENDED: Final = Metric(
+    "runs_ended", "counter",
+    "Runs that ended, by status. Workers count the runs that their attempts ended, and coordinators all others.",
+    ("kind", "status"), source="both",
 )  # fmt: skip
 QUEUED: Final = Metric(
     "runs_queued_seconds", "histogram",
@@ -212,9 +217,9 @@ SCRAPE: Final = Metric(
 CATALOG: Final = {
     one.name: one
     for one in (
-        ATTEMPTS, QUEUED, PICKUP, ATTEMPT_SECONDS, RESUME, REDONE, STRIKES, FENCED, SAVE_SECONDS, SAVED_BYTES, THROTTLED, CLAIMS,
-        ROUND_TRIP, AT_RISK, HEARTBEAT_AGE, SLOTS, SLOTS_BUSY, FINISHING, MEMORY, PROCESSES, PROCESS_ENDS, RECOVERED, LIMIT_WAIT,
-        IN_STATUS, DEPTH, OLDEST, GROUP_WAITING, GROUP_ADMITTED, GROUPS_FULL, GROUPS_PACED, GROUP_OLDEST, RATE_CALLS, RATE_WAITING,
-        RATE_WAIT, OVERDUE, SCHEDULES, SCHEDULES_LATE, WORKERS, COORDINATORS, ASIDE, UP, SCRAPE,
+        ATTEMPTS, ENDED, QUEUED, PICKUP, ATTEMPT_SECONDS, RESUME, REDONE, STRIKES, FENCED, SAVE_SECONDS, SAVED_BYTES, THROTTLED,
+        CLAIMS, ROUND_TRIP, AT_RISK, HEARTBEAT_AGE, SLOTS, SLOTS_BUSY, FINISHING, MEMORY, PROCESSES, PROCESS_ENDS, RECOVERED,
+        LIMIT_WAIT, IN_STATUS, DEPTH, OLDEST, GROUP_WAITING, GROUP_ADMITTED, GROUPS_FULL, GROUPS_PACED, GROUP_OLDEST,
+        RATE_CALLS, RATE_WAITING, RATE_WAIT, OVERDUE, SCHEDULES, SCHEDULES_LATE, WORKERS, COORDINATORS, ASIDE, UP, SCRAPE,
     )
 }  # fmt: skip

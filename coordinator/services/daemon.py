@@ -17,12 +17,14 @@ from uuid import uuid4
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings
 from coordinator.errors import CoordinatorError, Unconfirmed, Unreachable
-from coordinator.metrics import catalog
+from coordinator.metrics import catalog, otel
+from coordinator.metrics.ending_counts import EndingCounts
 from coordinator.metrics.namespace_gauges import read_gauges
 from coordinator.metrics.samples import Samples
 from coordinator.services.admission import Admission
 from coordinator.services.bell_ringer import BellRinger
 from coordinator.services.due import DueRuns
+from coordinator.services.ending_reporter import EndingReporter, configured_tracing
 from coordinator.services.endpoints.health import Health, serve_health
 from coordinator.services.endpoints.metrics import serve_metrics
 from coordinator.services.namespace_check import NamespaceCheck
@@ -31,7 +33,6 @@ from coordinator.services.recovery import Recovery
 from coordinator.services.retention import KEEP, Retention
 from coordinator.services.scheduler import Scheduler
 from coordinator.services.service_loop import Outage, Partition, ServiceLoop, listen_to_bell
-from coordinator.services.trace_endings import TraceEndings, configured_tracing
 from coordinator.services.work_check import WorkCheck, due_keys, group_keys, route_keys, schedule_keys
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Namespace
@@ -51,17 +52,27 @@ LAST_TICK = 5.0  # seconds that the current ticks may still take when the coordi
 class Coordinator:
     """A coordinator: it runs the services of a namespace in this process until `stop` is called.
 
+    Args:
+        settings: The server and the namespace.
+        clock: The clock; by default the machine's.
+        keep: Number of ended runs to keep, for each status and partition.
+        exports_metrics: True if the process exports the metrics of the coordinator. Only then does it count the runs that end
+            without a worker. Otherwise it leaves them to a coordinator that exports metrics.
+
     Attributes:
         id: The random id of the coordinator.
     """
 
-    def __init__(self, settings: Settings, clock: Clock | None = None, keep: int = KEEP) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock | None = None, keep: int = KEEP, *, exports_metrics: bool = False
+    ) -> None:
         self.id = f"c-{uuid4().hex[:12]}"
         self._settings, self._clock, self._keep = settings, clock or SystemClock(), keep
         self._stopping = False
         self._end_of_round = asyncio.Event()  # set by a stop, or when the namespace was created again
         self._loops: list[ServiceLoop] = []
         self._recovered: Counter[str] = Counter()
+        self._endings = EndingCounts() if exports_metrics else None
         self._open: tuple[AsyncWire, Namespace] | None = None  # while the services run
 
     def health(self) -> Health:
@@ -95,6 +106,8 @@ class Coordinator:
         samples.add(catalog.SCRAPE, self._clock.monotonic() - begun)
         for status in Recovered("ok").by_status:
             samples.add(catalog.RECOVERED, self._recovered[status], status, "coordinator")
+        if self._endings is not None:
+            self._endings.add_to(samples)
         return samples
 
     def stop(self) -> None:
@@ -162,6 +175,7 @@ class Coordinator:
     async def _run_services(self, namespace: Namespace, wire: AsyncWire, bell: AsyncBell) -> None:
         """Run the services until the coordinator is stopped, or the namespace was created again."""
         outage, listeners, tracing = Outage(self._clock), [], configured_tracing()
+        reports_endings = tracing is not None or self._endings is not None
         loops = self._loops = []
         check = NamespaceCheck(Partition(wire, namespace.keys(0)), namespace.birth, self._on_recreated)
         loops.append(ServiceLoop(check, self._clock, outage))
@@ -179,8 +193,8 @@ class Coordinator:
                 (ServiceLoop(Admission(partition), self._clock, outage), group_keys),
             ]
             loops += [loop for loop, _ in checked]
-            spans = () if tracing is None else (TraceEndings(partition, tracing),)
-            services = (*others, WorkCheck(partition, checked), *spans)
+            endings = (EndingReporter(partition, tracing, self._endings),) if reports_endings else ()
+            services = (*others, WorkCheck(partition, checked), *endings)
             loops += [ServiceLoop(service, self._clock, outage) for service in services]
             listeners.append(asyncio.create_task(listen_to_bell(bell, keys.coordinator_bell(), due.ring, self._clock)))
         ticks = [asyncio.create_task(one.run()) for one in loops]
@@ -213,6 +227,11 @@ async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
         _, pending = await asyncio.wait(pending, timeout=0.5)
 
 
+def exports_metrics(place: str | None) -> bool:
+    """Return True if the process serves metrics at a place, or has a MeterProvider of OpenTelemetry."""
+    return place is not None or otel.meter_provider() is not None
+
+
 async def serve(
     settings: Settings,
     clock: Clock | None = None,
@@ -230,7 +249,7 @@ async def serve(
         keep: Number of ended runs to keep, for each status and partition.
         metrics: `PORT` or `HOST:PORT` at which metrics are served, or None.
     """
-    coordinator = Coordinator(settings, clock, keep)
+    coordinator = Coordinator(settings, clock, keep, exports_metrics=exports_metrics(metrics))
     clock = clock or SystemClock()
     async with (
         serve_health(health, coordinator.health),

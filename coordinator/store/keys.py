@@ -294,13 +294,29 @@ class Keys:
         return f"{self.at}:wake:{client}"
 
     def unreported(self) -> str:
-        """Return the key of a list with endings of runs for which no worker reports a span: <id> <life> <attempts> <status> <ms>.
+        """Return the key of a list with endings that no worker reports: <id> <life> <attempts> <status> <ms> <route>.
 
-        Script take_endings of a coordinator that reports traces creates and empties it. If the list exists, a script of a
-        client, a supervisor or a coordinator that ends a run pushes an entry. The length is limited, and the key expires after ten
-        minutes.
+        Script take_endings of a coordinator that exports metrics or reports traces creates and empties it. If the list exists, a
+        script of a client, a supervisor or a coordinator that ends a run pushes an entry. The length is limited, and the key
+        expires after ten minutes.
         """
         return f"{self.at}:unreported"
+
+    def untraced(self) -> str:
+        """Return the key of a list with the entries of `unreported` that a coordinator without traces has taken.
+
+        Script take_endings of a coordinator that reports traces creates and empties it. If the list exists, the same script of
+        other coordinators pushes the entries. The length is limited, and the key expires after ten minutes.
+        """
+        return f"{self.at}:untraced"
+
+    def uncounted(self) -> str:
+        """Return the key of a list with the entries of `unreported` that a coordinator without metrics has taken.
+
+        Script take_endings of a coordinator that exports metrics creates and empties it. If the list exists, the same script of
+        other coordinators pushes the entries. The length is limited, and the key expires after ten minutes.
+        """
+        return f"{self.at}:uncounted"
 
     def once(self, kind: str, key: str) -> str:
         """Return the key of a string with the run id and the digest of the inputs for an idempotency key.

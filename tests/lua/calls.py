@@ -224,9 +224,9 @@ def lock(store: Store) -> Any:
 
 
 def take_endings(store: Store) -> Any:
-    store.do(coordinator_plans.take_endings(store.keys, most=10))
+    store.do(coordinator_plans.take_endings(store.keys, most=10, spans=True, counts=True))
     store.cancel(store.enqueue(ONE))
-    return coordinator_plans.take_endings(store.keys, most=10)
+    return coordinator_plans.take_endings(store.keys, most=10, spans=True, counts=False)
 
 
 def trim(store: Store) -> Any:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.metrics.catalog import CATALOG, MOST_KINDS, OTHER, Metric
+from coordinator.metrics.catalog import ATTEMPTS, CATALOG, ENDED, ENDINGS, MOST_KINDS, OTHER, Metric
 from coordinator.metrics.samples import Distribution, Samples
 
 HEADER_BYTES = 128 * 1024
@@ -143,7 +143,15 @@ def read_cells(data: bytes) -> Samples:
         base = header["start"] + number * header["stride"]
         for name, labels, at, bounds in header["per_kind"]:
             _add(samples, values, name, [kind, *labels], base + at, bounds)
+    _add_ended_runs(samples)
     return samples
+
+
+def _add_ended_runs(samples: Samples) -> None:
+    """Add the number of ended runs. It is derived from the outcomes of attempts, so that an attempt is counted in one cell only."""
+    for (kind, outcome), count in samples.values.get(ATTEMPTS.name, {}).items():
+        if outcome in ENDINGS:
+            samples.add(ENDED, count, kind, outcome)
 
 
 def _add(samples: Samples, values: Sequence[float], name: str, labels: list[str], at: int, bounds: list[float]) -> None:

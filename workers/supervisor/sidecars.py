@@ -16,7 +16,7 @@ from coordinator.clock import Clock
 from coordinator.config import Settings
 from coordinator.errors import CoordinatorError
 from coordinator.metrics.samples import Samples
-from coordinator.services.daemon import Coordinator
+from coordinator.services.daemon import Coordinator, exports_metrics
 from coordinator.services.endpoints.health import Health, serve_health
 from coordinator.services.endpoints.metrics import serve_metrics
 from coordinator.services.otel_gauges import report_gauges
@@ -48,7 +48,9 @@ NO_SIDECARS = SidecarOptions()
 async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> AsyncGenerator[None, None]:
     """Run the sidecars while the context is open: from before the supervisor starts until it has ended."""
     settings, clock = supervisor.options.settings, supervisor.clock
-    coordinator = EmbeddedCoordinator(settings, clock) if options.coordinator else None
+    coordinator = None
+    if options.coordinator:
+        coordinator = EmbeddedCoordinator(settings, clock, exports_metrics=exports_metrics(options.metrics))
 
     def check() -> Health:
         return supervisor_health(supervisor) + (coordinator.health() if coordinator else Health())
@@ -98,9 +100,9 @@ def supervisor_health(supervisor: Supervisor) -> Health:
 class EmbeddedCoordinator:
     """A coordinator on the event loop of another program. It is started again when it fails."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._settings, self._clock = settings, clock
-        self._coordinator = Coordinator(settings, clock)
+    def __init__(self, settings: Settings, clock: Clock, *, exports_metrics: bool = False) -> None:
+        self._settings, self._clock, self._exports_metrics = settings, clock, exports_metrics
+        self._coordinator = self._make()
         self._stopping = asyncio.Event()
 
     def health(self) -> Health:
@@ -135,4 +137,7 @@ class EmbeddedCoordinator:
                 async with asyncio.timeout(COORDINATOR_RESTART_SECONDS):
                     await self._stopping.wait()
                     return
-            self._coordinator = Coordinator(self._settings, self._clock)
+            self._coordinator = self._make()
+
+    def _make(self) -> Coordinator:
+        return Coordinator(self._settings, self._clock, exports_metrics=self._exports_metrics)

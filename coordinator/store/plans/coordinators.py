@@ -6,6 +6,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.errors import BadName
+from coordinator.model import names
 from coordinator.store.keys import Keys, Namespace
 from coordinator.store.replies import require_all, text, word
 from coordinator.store.script import Request, read
@@ -173,7 +175,7 @@ def ring(keys: Keys, most: int = 200) -> Generator[Request, Any, int]:
 
 @dataclass(frozen=True, slots=True)
 class UnreportedEnding:
-    """The end of a run that no worker reports as a span.
+    """The end of a run that no worker reports.
 
     Attributes:
         id: The id of the run.
@@ -181,6 +183,7 @@ class UnreportedEnding:
         attempts: The number of attempts, over all lives.
         status: The status in which the run ended.
         ended: When the run ended, in Unix seconds.
+        kind: The kind of the run; empty if its route is damaged.
     """
 
     id: str
@@ -188,20 +191,54 @@ class UnreportedEnding:
     attempts: int
     status: str
     ended: float
+    kind: str
 
 
-def take_endings(keys: Keys, *, most: int) -> Generator[Request, Any, list[UnreportedEnding]]:
-    """Take up to `most` endings of runs that no worker reports from the list of the partition, and return them, oldest first.
+@dataclass(frozen=True, slots=True)
+class TakenEndings:
+    """The endings that a coordinator has taken, oldest first.
+
+    Attributes:
+        for_spans: The endings to report as spans.
+        for_counts: The endings to count.
+    """
+
+    for_spans: list[UnreportedEnding]
+    for_counts: list[UnreportedEnding]
+
+
+def take_endings(keys: Keys, *, most: int, spans: bool, counts: bool) -> Generator[Request, Any, TakenEndings]:
+    """Take endings of runs that no worker reports from the lists of the partition, and return them.
 
     The call also makes the scripts record further endings, for the next ten minutes.
+
+    Args:
+        keys: The keys of the partition.
+        most: The largest number of endings to take from each list.
+        spans: True if the caller reports spans.
+        counts: True if the caller counts endings.
     """
-    reply = yield TAKE_ENDINGS.call(keys.at, most=most)
-    entries = (text(entry).split(" ") for entry in reply[1])
+    reply = yield TAKE_ENDINGS.call(keys.at, most=most, spans=int(spans), counts=int(counts))
+    return TakenEndings(_read_endings(reply[1]), _read_endings(reply[2]))
+
+
+def _read_endings(entries: Sequence[Any]) -> list[UnreportedEnding]:
+    """Return the endings, without the entries that only keep a list."""
+    # The route is the only part that may be damaged. It must not stop the other endings of the batch.
+    parts = (entry.decode(errors="replace").split(" ", 5) for entry in entries)
     return [
-        UnreportedEnding(entry[0], int(entry[1]), int(entry[2]), entry[3], int(entry[4]) / 1000)
-        for entry in entries
-        if len(entry) == 5
+        UnreportedEnding(part[0], int(part[1]), int(part[2]), part[3], int(part[4]) / 1000, _kind_of(part[5]))
+        for part in parts
+        if len(part) == 6
     ]
+
+
+def _kind_of(route: str) -> str:
+    """Return the kind that a route names; an empty text if the route is damaged."""
+    try:
+        return names.name(names.parse_route(route)[1], "kind")
+    except (ValueError, BadName):
+        return ""
 
 
 def lock(keys: Keys, name: str, token: str, ttl: float) -> Generator[Request, Any, bool]:

@@ -109,7 +109,7 @@ NOT_HIT: Mapping[Script, str] = {
         (scripts.SESSION_ADD, scripts.SESSION_REMOVE),
         "sent by sessions of agents, which the lab's processes do not use: see tests/integration/openai_agents",
     ),
-    scripts.TAKE_ENDINGS: "sent by coordinators that report traces, unlike the lab's: see tests/integration/tracing",
+    scripts.TAKE_ENDINGS: "sent by coordinators with metrics or traces, unlike the lab's: see tests/integration/metrics",
     scripts.CONFIRM: "sent only where replicas confirm, in one trip with the script it confirms: see `scripts/faults failover`",
 }
 

@@ -431,7 +431,7 @@ async def test_coordinator_serves_what_prometheus_can_parse(here):
 async def test_opentelemetry_sdk_gets_the_gauges_of_a_coordinator(here, monkeypatch, caplog):
     reader = InMemoryMetricReader()
     monkeypatch.setattr(otel, "meter_provider", lambda: MeterProvider([reader]))
-    coordinator, broken = Coordinator(Settings(here.url, here.namespace.name)), [True]
+    coordinator, broken = Coordinator(Settings(here.url, here.namespace.name), exports_metrics=True), [True]
     running = asyncio.create_task(coordinator.run())
     await here.enqueue("work")
 
@@ -450,10 +450,12 @@ async def test_opentelemetry_sdk_gets_the_gauges_of_a_coordinator(here, monkeypa
             for one in scope.metrics
         }
 
-    await eventually(lambda: coordinator._open is not None, "the coordinator runs")
+    await eventually(lambda: not coordinator.health().not_ready, "the coordinator is ready")
+    await here.cancel(await here.enqueue("crawl"))
     monkeypatch.setattr(otel_gauges, "READ_SECONDS", 0.01)
     async with report_gauges(gather, SystemClock()):
         await eventually(lambda: reported().get("runs_queue_depth") == {("default", "work"): 1}, "the depth")
+        await eventually(lambda: reported().get("runs_ended") == {("crawl", "cancelled"): 1}, "the cancelled run")
         found = reported()
     coordinator.stop()
     await running

@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 
 from coordinator import AsyncClient
+from coordinator.services.ending_reporter import EndingReporter
 from coordinator.services.service_loop import Partition
-from coordinator.services.trace_endings import TraceEndings
 from coordinator.tracing import Tracing
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
@@ -388,8 +388,8 @@ async def test_program_without_an_sdk_reports_nothing(here):
 # ---- runs that end while no worker executes them
 
 
-def reporter(here: Bench, traced: Traced) -> TraceEndings:
-    return TraceEndings(Partition(here.wire, here.namespace.keys(0)), traced.middleware)
+def reporter(here: Bench, traced: Traced) -> EndingReporter:
+    return EndingReporter(Partition(here.wire, here.namespace.keys(0)), traced.middleware, None)
 
 
 async def test_run_that_is_cancelled_before_its_first_attempt_has_a_root(here):
@@ -400,7 +400,7 @@ async def test_run_that_is_cancelled_before_its_first_attempt_has_a_root(here):
         handle = await client.enqueue("work", meta={"gen_ai.agent.name": "planner"})
         await handle.cancel()
     report = await service.tick()
-    assert report.reported == 1
+    assert report.traced == 1
     (root,) = traced.named("run default:work")
     (producer,) = traced.named("enqueue default:work")
     found, view = attributes(root), await here.view(handle.id)
@@ -410,7 +410,7 @@ async def test_run_that_is_cancelled_before_its_first_attempt_has_a_root(here):
     assert view.ended is not None
     assert root.end_time == int(view.ended.timestamp() * 1e9)
     assert root.status.status_code is StatusCode.UNSET
-    assert (await service.tick()).reported == 0
+    assert (await service.tick()).traced == 0
     assert len(traced.named("run ")) == 1
 
 
@@ -491,7 +491,7 @@ async def test_run_that_is_not_sampled_or_is_gone_has_no_root(here):
         await here.cancel(id)
     chosen = [id for id in ids if zlib.crc32(id.encode()) < 0.3 * 2**32]
     here.admin.delete(here.namespace.keys(0).run(chosen[0]))
-    assert (await service.tick()).reported == len(chosen) - 1
+    assert (await service.tick()).traced == len(chosen) - 1
     assert [attributes(span)["messaging.message.id"] for span in traced.named("run ")] == chosen[1:]
 
 

@@ -11,10 +11,12 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator import Status
 from coordinator.clock import SystemClock
 from coordinator.errors import BadOption
 from coordinator.metrics import catalog, otel, samples
 from coordinator.metrics.catalog import CATALOG, MOST_KINDS, OTHER
+from coordinator.metrics.ending_counts import EndingCounts
 from coordinator.metrics.samples import Distribution, Samples, render, require_prometheus
 from coordinator.model.slots import SlotUse
 from workers.metrics.cells import HEADER_BYTES, open_shared_file, read_cells, read_shared_file
@@ -87,6 +89,7 @@ def test_supervisor_reads_what_the_process_wrote() -> None:
     finally:
         os.close(file)
     assert found["runs_attempts_total"] == {("work", "completed"): 2, ("other_work", "retried"): 1}
+    assert found["runs_ended_total"] == {("work", "completed"): 2}  # a retried attempt did not end its run
     assert found["runs_attempt_seconds_count"] == {("work",): 2, ("other_work",): 1}
     assert found["runs_attempt_seconds_bucket"]["work", "0.005"] == 1
     assert found["runs_attempt_seconds_bucket"]["work", "86400.0"] == 1
@@ -147,6 +150,25 @@ def test_kinds_beyond_the_limit_are_counted_together() -> None:
     assert len(found) == MOST_KINDS + 1
     assert found[OTHER, "completed"] == 4 * MOST_KINDS
     assert sum(found.values()) == len(kinds)
+
+
+def test_kinds_of_a_coordinator_beyond_the_limit_are_counted_together() -> None:
+    counts, found = EndingCounts(), Samples()
+    for number in range(5 * MOST_KINDS):
+        for _ in range(2):
+            counts.count(f"kind{number}", "cancelled")
+    counts.count("kind0", "dead")
+    counts.count("", "dead")  # the kind of a damaged run is not known
+    counts.add_to(found)
+    ended = parse(found)["runs_ended_total"]
+    assert len(ended) == MOST_KINDS + 3
+    assert ended["kind0", "cancelled"] == 2
+    assert ended["kind0", "dead"] == ended[OTHER, "dead"] == 1
+    assert ended[OTHER, "cancelled"] == 2 * 4 * MOST_KINDS
+
+
+def test_every_ended_status_is_an_ending() -> None:
+    assert set(catalog.ENDINGS) == {status.value for status in Status if status.ended}
 
 
 def test_longest_names_of_kinds_fit_into_the_header() -> None:
@@ -212,7 +234,7 @@ def test_opentelemetry_sdk_gets_the_same_values() -> None:
         for scope in data.resource_metrics[0].scope_metrics
         for one in scope.metrics
     }
-    assert found["runs_attempts"] == {("work", "completed"): 1}
+    assert found["runs_attempts"] == found["runs_ended"] == {("work", "completed"): 1}
     assert found["runs_attempt_seconds_count"] == {("work",): 1}
     assert found["runs_attempt_seconds_sum"] == {("work",): 2.0}
     assert found["runs_slots_busy"] == {(): 3}

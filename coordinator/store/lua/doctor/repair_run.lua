@@ -5,14 +5,14 @@
 -- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
 -- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced
 -- Keys: parting, ready, results, routes, run, set_aside, signal_keys, signal_operations, signals, starting, suspect
--- Keys: suspect_bell, waiters, waiting, wake, worker, workers
+-- Keys: suspect_bell, unreported, waiters, waiting, wake, worker, workers
 -- ARGV: now, id, fault, jitter
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   id: id of the run
 --   fault: the fault that examine found
 --   jitter: a number from 0 to 1, which spreads delays
 -- Flags: allow-oom
--- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, limited, published, endings, waiting, recover, examine, stray
+-- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, limited, published, endings, unreported, waiting, recover, examine, stray
 -- Answers: repaired, kept, changed, blocked
 --   kept: the run was moved aside
 --   changed: the fault does not exist any more
@@ -99,6 +99,7 @@ local function set_aside()
     local function escape(c) return string.format('\\x%02x', string.byte(c)) end
     local stored = string.gsub(string.sub(find_unreadable(run), 1, 100), '[^ -~]', escape)
     redis.call('HSET', run_key(id), 'reason', 'it could not be read: ' .. stored)
+    note_endings()
     end_run(id, run, DEAD, clock)
   end
   return { 'repaired' }
@@ -143,6 +144,7 @@ local function repair_waiting()
 end
 
 local function repair_running()
+  note_endings()
   leave_other_queues('')
   if run.worker and is_scored(workers_key(), run.worker) then
     redis.call('SADD', owned_key(run.worker), id)
