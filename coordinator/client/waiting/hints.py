@@ -102,7 +102,8 @@ class HintReader:
     def close(self) -> None:
         """End the thread of the reader, and close its connection."""
         self._closed.set()
-        thread, bell = self._thread, self._bell
+        with self._boxes.lock:  # a thread that a waiting call has just created is started before the lock is free
+            thread, bell = self._thread, self._bell
         if thread is None or thread is threading.current_thread():
             return
         if bell is not None and self._address.scheme != "memory":

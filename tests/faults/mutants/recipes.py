@@ -420,11 +420,18 @@ MUTANTS = [
         "tests/integration/client/test_closing.py::test_reader_ends_if_its_thread_saw_first_that_the_client_closes",
     ),
     Mutant(
-        "a client that is closed while a thread for a reader starts raises an error",
+        "a client that is closed while the thread of a reader starts raises an error",
         "coordinator/client/output/feed.py",
         "            parts = [(part, part.thread, part.bell) for part in self._parts.values()]\n",
         "            pass\n        parts = [(part, part.thread, part.bell) for part in self._parts.values()]\n",
-        "tests/integration/client/test_closing.py::test_client_can_be_closed_while_the_thread_of_a_reader_starts",
+        "tests/integration/client/test_closing.py::test_client_can_be_closed_while_a_thread_of_it_starts",
+    ),
+    Mutant(
+        "a client that is closed while the thread of a waiting call starts raises an error",
+        "coordinator/client/waiting/hints.py",
+        "            thread, bell = self._thread, self._bell\n",
+        "            pass\n        thread, bell = self._thread, self._bell\n",
+        "tests/integration/client/test_closing.py::test_client_can_be_closed_while_a_thread_of_it_starts",
     ),
     # -- steps with children that come back with other inputs
     Mutant(

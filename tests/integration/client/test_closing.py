@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator import AsyncClient, Client
+from coordinator import AsyncClient, Client, Handle
 from coordinator.client.output.feed import Inbox
 from coordinator.config import Settings
 from coordinator.errors import CoordinatorError, Refused, Unreachable
@@ -213,26 +213,34 @@ def test_reader_ends_if_its_thread_saw_first_that_the_client_closes(
     assert ended.wait(10)
 
 
-def test_client_can_be_closed_while_the_thread_of_a_reader_starts(
-    namespace: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("coordinator-output", lambda handle: list(handle.stream())),
+        ("coordinator-hints", lambda handle: handle.wait(30)),
+    ],
+    ids=["output", "hints"],
+)
+def test_client_can_be_closed_while_a_thread_of_it_starts(
+    namespace: str, monkeypatch: pytest.MonkeyPatch, name: str, call: Callable[[Handle[Any]], object]
 ) -> None:
     client = Client(f"memory://{namespace}")
     handle, created, may_start = client.enqueue("nobody", {}), threading.Event(), threading.Event()
     start = threading.Thread.start
 
     def start_late(thread: threading.Thread) -> None:
-        if thread.name == "coordinator-output":
+        if thread.name == name:
             created.set()
             assert may_start.wait(30)
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_late)
     with ThreadPoolExecutor(2) as pool:
-        reading = pool.submit(lambda: list(handle.stream()))
+        calling = pool.submit(call, handle)
         assert created.wait(30)
         closing = pool.submit(client.close)
-        wait([closing], timeout=0.2)  # a call that does not wait for the thread fails within this time
+        wait([closing], timeout=0.2)  # a close that does not wait for the thread fails within this time
         may_start.set()
         closing.result(30)
         with pytest.raises(Refused, match="closed"):
-            reading.result(30)
+            calling.result(30)
