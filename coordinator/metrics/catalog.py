@@ -129,8 +129,10 @@ PROCESSES: Final = Metric(
     "runs_processes", "gauge", "Worker processes, by state: starting, ready or draining.", ("state",)
 )
 PROCESS_ENDS: Final = Metric(
-    "runs_process_ends", "counter", "Worker processes that ended: drained, or died (any other way).", ("how",)
-)
+    "runs_process_ends", "counter",
+    "Worker processes that ended: drained, stopped by their supervisor before they had started, or died (any other way).",
+    ("how",),
+)  # fmt: skip
 RECOVERED: Final = Metric(
     "runs_recovered", "counter",
     "Runs that were taken from lost workers, by their new status. `by` is the process that took them.", ("status", "by"),

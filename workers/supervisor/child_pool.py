@@ -255,7 +255,7 @@ class ChildPool:
         child.read_reports()  # the last reports of the process may still be in the pipe
         if overdue.done():
             child.lifecycle.record_overdue_kill()
-        child.lifecycle.record_exit()
+        child.record_exit()
 
     async def _abandon_runs(self, child: ChildProcess) -> None:
         """Make the server requeue all runs that a dead process may hold.
@@ -332,7 +332,7 @@ def _log_end(child: ChildProcess, then: str, *, failing: bool = False) -> None:
     """Log that a worker process ended, the new statuses of its runs, and the next step of the supervisor (`then`)."""
     facts = "; ".join(fact for fact in (child.summary, then) if fact)
     workers = ",".join(sorted(worker for _, worker in child.worker_ids))
-    level = logging.INFO if child.left else logging.ERROR if failing else logging.WARNING
+    level = logging.INFO if child.left or child.stopped else logging.ERROR if failing else logging.WARNING
     logger.log(
         level,
         "worker process %d %s%s",

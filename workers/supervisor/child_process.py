@@ -70,6 +70,11 @@ class ChildProcess:
         """Return True if the process drained and held no run any more."""
         return self.lifecycle.state is ChildState.LEFT
 
+    @property
+    def stopped(self) -> bool:
+        """Return True if the supervisor stopped the process before it had started. It held no run."""
+        return self.lifecycle.state is ChildState.STOPPED
+
     # -- reports of the process
 
     def read_reports(self) -> bool:
@@ -161,6 +166,16 @@ class ChildProcess:
 
     # -- the end of the process
 
+    def record_exit(self) -> None:
+        """Record that the process has ended and that the supervisor has read its last reports."""
+        if self._was_terminated_before_joining:
+            self.lifecycle.record_early_stop()
+        self.lifecycle.record_exit()
+
+    @property
+    def _was_terminated_before_joining(self) -> bool:
+        return self.process.returncode == -signal.SIGTERM and not self.worker_ids
+
     async def wait_until_gone(self) -> None:
         """Wait until the process has ended, and the server has taken its runs from it.
 
@@ -179,6 +194,8 @@ class ChildProcess:
     @property
     def ending(self) -> str:
         """A description of how the process ended, as in 'drained', 'died (SIGKILL)' or 'died (exit code 3)'."""
+        if self.stopped:
+            return "was stopped before it had started"
         code = self.process.returncode or 0
         names = {int(number): number.name for number in signal.Signals}
         cause = names.get(-code, f"signal {-code}") if code < 0 else f"exit code {code}"
@@ -194,7 +211,7 @@ class ChildProcess:
     def exit_code(self) -> int:
         """The exit code of the process as the supervisor counts it: 0 if the process drained, or was stopped before it started."""
         code = self.process.returncode or 0
-        if (self.left and code == 0) or (code == -signal.SIGTERM and not self.worker_ids):
+        if (self.left and code == 0) or self._was_terminated_before_joining:
             return 0
         return max(code, 1)
 

@@ -17,7 +17,7 @@ NOBODY = "nobody"  # the value of `blame` of `abandon` if no run gets a strike
 class ChildState(Enum):
     """The state of a worker process.
 
-    The last four states say how the process ended. A later report or kill may replace one of them by another (see `TRANSITIONS`).
+    The last five states say how the process ended. A later report or kill may replace one of them by another (see `TRANSITIONS`).
     """
 
     STARTING = "starting"  # it imports the handlers, opens their resources and joins
@@ -26,6 +26,7 @@ class ChildState(Enum):
     HURRYING = "hurrying"  # the supervisor asked it to end without grace
     LEFT = "left"  # it said, or the server found, that it holds no run any more
     UNFINISHED = "unfinished"  # it said that it drained, but may still hold runs
+    STOPPED = "stopped"  # the supervisor asked it to end while it was starting, and it ended before it joined
     KILLED = "killed"  # the supervisor killed it
     DIED = "died"  # it ended without a last report: it crashed, was killed, or never began
 
@@ -38,6 +39,7 @@ class ChildEvent(Enum):
     HURRY_REQUESTED = "hurry requested"
     SAID_LEFT = "said left"
     SAID_UNFINISHED = "said unfinished"
+    STOPPED_EARLY = "stopped early"  # SIGTERM ended it before it joined
     KILLED_AS_OVERDUE = "killed as overdue"  # it did not end in time
     KILLED_AS_BLOCKED = "killed as blocked"  # a run blocked its event loop
     EXITED = "exited"
@@ -57,6 +59,8 @@ TRANSITIONS: Mapping[ChildEvent, Mapping[ChildState, ChildState]] = MappingProxy
         _E.SAID_UNFINISHED: dict.fromkeys((*_RUNNING, _S.KILLED), _S.UNFINISHED),
         _E.KILLED_AS_OVERDUE: dict.fromkeys(_RUNNING, _S.KILLED),
         _E.KILLED_AS_BLOCKED: dict.fromkeys((*_RUNNING, _S.LEFT, _S.UNFINISHED), _S.KILLED),
+        # The supervisor sends SIGTERM with its request. A process that was not asked was ended by another program.
+        _E.STOPPED_EARLY: dict.fromkeys((_S.DRAINING, _S.HURRYING), _S.STOPPED),
         _E.EXITED: dict.fromkeys(_RUNNING, _S.DIED),
         _E.FOUND_EMPTY: {_S.UNFINISHED: _S.LEFT},
     }
@@ -108,6 +112,10 @@ class ChildLifecycle:
         """Record that the process has reported that it drained and may still hold runs."""
         self._apply(ChildEvent.SAID_UNFINISHED)
 
+    def record_early_stop(self) -> None:
+        """Record that SIGTERM ended the process before it joined."""
+        self._apply(ChildEvent.STOPPED_EARLY)
+
     def record_overdue_kill(self) -> None:
         """Record that the supervisor killed the process because it did not end in time."""
         self._apply(ChildEvent.KILLED_AS_OVERDUE)
@@ -132,7 +140,7 @@ class ChildLifecycle:
         The value is `nobody` if no run gets a strike, and empty if each run of the process gets one.
         """
         match self.state:
-            case ChildState.LEFT | ChildState.UNFINISHED:
+            case ChildState.LEFT | ChildState.UNFINISHED | ChildState.STOPPED:
                 return NOBODY
             case ChildState.KILLED:
                 return self._blocking_run or NOBODY

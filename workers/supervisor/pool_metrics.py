@@ -60,7 +60,7 @@ class PoolMetrics:
 
     def add_ended(self, child: ChildProcess) -> None:
         """Keep the counts of a process that has ended, and close its shared file."""
-        self._ends["drained" if child.left else "died"] += 1
+        self._ends["drained" if child.left else "stopped" if child.stopped else "died"] += 1
         if child.metrics_file is None:
             return
         samples = self._read(child)
@@ -84,7 +84,7 @@ class PoolMetrics:
                 samples.merge(self._read(child))
         for state in ("starting", "ready", "draining"):
             samples.add(catalog.PROCESSES, states[state], state)
-        for how in ("drained", "died"):
+        for how in ("drained", "stopped", "died"):
             samples.add(catalog.PROCESS_ENDS, self._ends[how], how)
         for status in Recovered("ok").by_status:
             samples.add(catalog.RECOVERED, self._recovered[status], status, "supervisor")

@@ -3203,6 +3203,30 @@ MUTANTS = [
         "tests/unit/integrations/test_openai_agents.py::test_an_agent_as_a_tool_waits_for_an_approval_over_every_crash",
     ),
     Mutant(
+        "a worker process that a roll stops while it starts counts as died",
+        "workers/supervisor/child_process.py",
+        "            self.lifecycle.record_early_stop()\n",
+        "            pass\n",
+        "tests/unit/supervisor/test_child_pool.py"
+        "::test_process_that_a_roll_stops_while_it_starts_is_logged_and_counted_as_stopped",
+    ),
+    Mutant(
+        "a starting worker process that another program ends counts as stopped",
+        "workers/supervisor/child_state.py",
+        "_E.STOPPED_EARLY: dict.fromkeys((_S.DRAINING, _S.HURRYING), _S.STOPPED),",
+        "_E.STOPPED_EARLY: dict.fromkeys(_RUNNING, _S.STOPPED),",
+        "tests/unit/supervisor/test_child_pool.py"
+        "::test_starting_process_that_another_program_ends_is_logged_and_counted_as_died",
+    ),
+    Mutant(
+        "a worker process that had joined counts as stopped before it had started",
+        "workers/supervisor/child_process.py",
+        "self.process.returncode == -signal.SIGTERM and not self.worker_ids",
+        "self.process.returncode == -signal.SIGTERM",
+        "tests/unit/supervisor/test_child_pool.py"
+        "::test_process_that_had_announced_a_worker_counts_as_died_if_it_ends_without_a_last_report",
+    ),
+    Mutant(
         "the counts of a worker process that ended are forgotten",
         "workers/supervisor/pool_metrics.py",
         "        self._ended.merge(samples)\n",

@@ -8,7 +8,7 @@ from workers.supervisor.child_state import NOBODY, TRANSITIONS, ChildEvent, Chil
 
 S, E = ChildState, ChildEvent
 RUNNING = {S.STARTING, S.READY, S.DRAINING, S.HURRYING}
-FINAL = [S.LEFT, S.UNFINISHED, S.KILLED, S.DIED]
+FINAL = [S.LEFT, S.UNFINISHED, S.STOPPED, S.KILLED, S.DIED]
 
 
 def test_transition_table_is_exactly_as_expected() -> None:
@@ -29,6 +29,7 @@ def test_transition_table_is_exactly_as_expected() -> None:
         **{(state, E.SAID_UNFINISHED): S.UNFINISHED for state in RUNNING | {S.KILLED}},
         **{(state, E.KILLED_AS_OVERDUE): S.KILLED for state in RUNNING},
         **{(state, E.KILLED_AS_BLOCKED): S.KILLED for state in RUNNING | {S.LEFT, S.UNFINISHED}},
+        **{(state, E.STOPPED_EARLY): S.STOPPED for state in (S.DRAINING, S.HURRYING)},
         **{(state, E.EXITED): S.DIED for state in RUNNING},
         (S.UNFINISHED, E.FOUND_EMPTY): S.LEFT,
     }
@@ -41,7 +42,7 @@ def test_every_event_has_an_entry_and_every_state_can_end() -> None:
 
 @pytest.mark.parametrize("state", FINAL)
 def test_no_request_changes_a_final_state(state: ChildState) -> None:
-    for event in (E.BECAME_READY, E.DRAIN_REQUESTED, E.HURRY_REQUESTED, E.KILLED_AS_OVERDUE, E.EXITED):
+    for event in (E.BECAME_READY, E.DRAIN_REQUESTED, E.HURRY_REQUESTED, E.STOPPED_EARLY, E.KILLED_AS_OVERDUE, E.EXITED):
         assert next_state(state, event) is state
 
 
@@ -90,6 +91,21 @@ def test_no_run_is_blamed_when_a_child_does_not_stop_in_time() -> None:
     child.record_overdue_kill()
     child.record_exit()
     assert (child.state, child.blame) == (S.KILLED, NOBODY)
+
+
+def test_no_run_is_blamed_when_a_child_is_stopped_before_it_has_started() -> None:
+    child = ChildLifecycle()
+    child.request_drain()
+    child.record_early_stop()
+    child.record_exit()
+    assert (child.state, child.blame) == (S.STOPPED, NOBODY)
+
+
+def test_child_that_nobody_asked_to_end_has_died() -> None:
+    child = ChildLifecycle()
+    child.record_early_stop()
+    child.record_exit()
+    assert child.state is S.DIED
 
 
 def test_last_report_of_a_killed_child_counts() -> None:
