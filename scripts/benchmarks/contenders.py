@@ -72,7 +72,7 @@ class Contender:
         assert self.start
         done = subprocess.run(
             [*self.start, verb, url, str(count)],
-            check=False, capture_output=True, text=True, timeout=900, env=self.environment(url, marks),
+            check=False, capture_output=True, text=True, timeout=900, env=self.environment(url, marks), cwd=self.folder,
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"{self.name}: {verb} ended with {done.returncode}: {done.stderr[-1500:]}")
@@ -87,7 +87,7 @@ class Contender:
         started = [
             subprocess.Popen(
                 [*self.start, "work", url],
-                env=self.environment(url, marks), stdout=log, stderr=log, start_new_session=True,
+                env=self.environment(url, marks), cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
             )
             for _ in range(processes)
         ]  # fmt: skip

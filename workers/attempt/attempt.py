@@ -61,7 +61,17 @@ class Attempt(WaitingAttempt):
         gate: The attempt starts when this future is done. None to start immediately.
     """
 
-    # Defaults of the class, so that an attempt without middleware and metrics does not set them.
+    # Defaults of the class, as in `BaseAttempt`.
+    facts: Facts | None = None
+    draft: Draft | None = None
+    loading: int | None = None  # while the checkpoint is being loaded: how many loads have failed
+    note: Note | None = None
+    note_sent: Note | None = None  # the note that the last heartbeat carried
+    note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
+    has_group = False  # whether other runs may wait for the place of the run in its group
+    emitter: Emitter | None = None
+    outbox: Outbox | None = None  # the first call of `emit` makes it
+    emits_soon = False  # whether the emitter will send the events in the outbox
     measuring: asyncio.Task[None] | None = None  # measures how long the run had no worker
     began = 0.0  # the monotonic time at which the worker had the answer to its claim
     middleware: MiddlewareChain = NO_MIDDLEWARE
@@ -80,16 +90,6 @@ class Attempt(WaitingAttempt):
     ) -> None:
         super().__init__(claimed, lease, handler, clock)
         self.threads, self.observer, self.gate = threads, observer, gate
-        self.facts: Facts | None = None
-        self.draft: Draft | None = None
-        self.loading: int | None = None  # while the checkpoint is being loaded: how many loads have failed
-        self.note: Note | None = None
-        self.note_sent: Note | None = None  # the note that the last heartbeat carried
-        self.note_stored: Note | None = None  # the newest note that the server has confirmed after a heartbeat
-        self.has_group = False  # whether other runs may wait for the place of the run in its group
-        self.emitter: Emitter | None = None
-        self.outbox: Outbox | None = None  # the first call of `emit` makes it
-        self.emits_soon = False  # whether the emitter will send the events in the outbox
         self._at_end: list[Callable[[], object]] = []
 
     @cached_property

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from typing import Any, TypeVar
 
 from coordinator.errors import Refused
@@ -33,16 +34,17 @@ class BaseAttempt(Lifecycle):
         clock: A function that returns the monotonic time in seconds.
     """
 
+    # Defaults of the class: most attempts are short, and an attempt with more than 30 attributes of its own takes longer to make.
+    task: asyncio.Task[None] | None = None
+    handler_thread: int | None = None  # the id of the thread in which a plain handler runs
+    saver: Saver | None = None
+
     def __init__(self, claimed: Claimed, lease: Lease, handler: Handler[..., Any], clock: Callable[[], float]) -> None:
         super().__init__()
         self.claimed, self.lease, self.handler, self.clock = claimed, lease, handler, clock
         self.id, self.token = claimed.id, claimed.token
         self.key = (claimed.id, claimed.token)
         self.loop = asyncio.get_running_loop()
-        self.task: asyncio.Task[None] | None = None
-        self.handler_thread: int | None = None  # the id of the thread in which a plain handler runs
-        self.saver: Saver | None = None
-        self._stop_requested, self._stop_changed = asyncio.Event(), asyncio.Event()
         self._thread = threading.get_ident()
 
     # -- saves
@@ -117,6 +119,14 @@ class BaseAttempt(Lifecycle):
         """Ask the handler to stop because a deadline of the run has passed. The run fails with `error`."""
         super().request_kill(error)
         self._announce_stop()
+
+    @cached_property
+    def _stop_requested(self) -> asyncio.Event:
+        return asyncio.Event()
+
+    @cached_property
+    def _stop_changed(self) -> asyncio.Event:
+        return asyncio.Event()
 
     def _announce_stop(self) -> None:
         """Wake all coroutines that wait in `unless_stopped` at this moment."""

@@ -23,7 +23,8 @@ class Deltas:
         self._seq = self._acked = head.seq
         self._base, self._generation, self._shift = head.length, head.generation, 0
         self._state, self._bookkeeping, self._unsure = start.state, start.bookkeeping, False
-        self._saved_phases, self._names, self._sent_names = start.phases, set(start.phases), set[str]()
+        self._saved_phases, self._names = start.phases, set(start.phases)
+        self._sent_names: set[str] = set()
         self._peak = head.peak
 
     def progress_in(self, cut: Cut) -> bool:

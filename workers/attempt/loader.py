@@ -88,7 +88,8 @@ class Loader:
                 attempt.middleware = chain
         draft, head, unfinished = await self._load_checkpoint(attempt)
         inputs, meta, extra = read_spec(claimed.spec, "the run")
-        attempt.has_group = "group" in extra
+        if "group" in extra:
+            attempt.has_group = True
         older = 0 < head.schema < handler.schema
         if older:
             draft = migrated(draft, head, inputs, handler)

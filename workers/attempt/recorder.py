@@ -81,9 +81,13 @@ class Recorder:
                     attempt.saver.forget_wait(error.field)
         outcome, result = _with_result(attempt, outcome)
         try:
-            await self._send_last_note(attempt, outcome)
-            await self._send_last_spend(attempt, outcome)
-            await self._check_output(attempt)
+            # Most attempts have none of these, and a call that does nothing costs time, too.
+            if attempt.unsaved_note is not None:
+                await self._send_last_note(attempt, outcome)
+            if attempt.spend is not attempt.spend_stored:
+                await self._send_last_spend(attempt, outcome)
+            if attempt.outbox is not None:
+                await self._check_output(attempt)
             if isinstance(outcome, Complete) and attempt.handler.keep_messages:
                 await self._save_messages(attempt)
             answer = await self._record(attempt, outcome, result)

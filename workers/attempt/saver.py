@@ -15,6 +15,7 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import cached_property
 
 from coordinator.clock import Clock
 from coordinator.encoding.checkpoint_head import CheckpointHead
@@ -124,10 +125,18 @@ class Saver:
         saved_at: The monotonic time at which the newest saved cut was sent; None if this attempt has saved nothing yet.
     """
 
+    # Defaults of the class: most attempts are short, and many of them save nothing.
     keys: Keys
     context: contextvars.Context
     id = token = ""
     measure: Measure | None = None
+    note: Note | None = None
+    note_saved: Note | None = None
+    outbox: Outbox | None = None
+    saved_at: float | None = None
+    closed = False
+    offered = _saved = _sent = 0
+    _task: asyncio.Task[None] | None = None
     _batch: SaveBatch | None = None
     _in_batch = False  # whether the saver waits for the next batch, or for the answer to its save
     _in_flight: SentSave | None = None
@@ -137,22 +146,19 @@ class Saver:
     ) -> None:
         self._deltas = Deltas(head, schema, start)
         self._throttle, self._clock, self._send = throttle, clock, send
-        self._newest, self.offered, self._saved = start, 0, 0
-        self._task: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
+        self._newest = start
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self.note: Note | None = None
-        self.note_saved: Note | None = None
         self.progress = head.progress
         self.on_progress: Callable[[], None] = _ignore
         self.on_fenced: Callable[[], None] = _ignore
         self.may_carry_events: Callable[[], Awaitable[bool]] = _yes
         self.has_unstored_spending: Callable[[], bool] = _no
-        self.closed = False
         self.emitted_before = start.emitted
-        self.outbox: Outbox | None = None
-        self.saved_at: float | None = None
-        self._sent = 0
+
+    @cached_property
+    def _hurry(self) -> asyncio.Event:
+        """Set while a save must not wait for its throttle."""
+        return asyncio.Event()
 
     def save_whole(self) -> None:
         """Make the next save replace the whole stored checkpoint, because the stored one has another schema."""

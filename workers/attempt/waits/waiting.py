@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from coordinator.errors import ServerFull, Unconfirmed, Unreachable, Unreadable
@@ -16,16 +16,13 @@ from coordinator.model.policies.budget import NOTHING, Amount
 from coordinator.store.keys import Keys
 from coordinator.store.plans.attempts import Collected, Condition, Received
 from coordinator.store.plans.clients import NewRun
-from coordinator.store.plans.workers import Claimed
 from coordinator.store.transport.drivers import Plan
 from workers.attempt.base import BaseAttempt
 from workers.attempt.waits.requests import Limits, Waiter
 from workers.handlers.checkpoint.draft import Cut
-from workers.handlers.handler import Handler
 from workers.handlers.operations.children import Child
 from workers.handlers.operations.enqueues import Enqueued
 from workers.handlers.operations.limits import OpenCall
-from workers.liveness.lease import Lease
 
 T = TypeVar("T")
 
@@ -52,16 +49,17 @@ class WaitingAttempt(BaseAttempt):
         spend_stored: The part of `spend` that the server has confirmed.
     """
 
-    # A default of the class, so that an attempt without limited calls does not set it.
+    # Defaults of the class, as in `BaseAttempt`.
+    waiter: Waiter | None = None
+    limits: Limits | None = None
     limited: dict[OpenCall, str] | None = None
+    condition: Condition | None = None
+    spend = spend_stored = NOTHING
+    _lingering_since = 0.0
 
-    def __init__(self, claimed: Claimed, lease: Lease, handler: Handler[..., Any], clock: Callable[[], float]) -> None:
-        super().__init__(claimed, lease, handler, clock)
-        self.waiter: Waiter | None = None
-        self.limits: Limits | None = None
-        self.condition: Condition | None = None
-        self.spend = self.spend_stored = NOTHING
-        self._hint, self._lingering_since = asyncio.Event(), 0.0
+    @cached_property
+    def _hint(self) -> asyncio.Event:
+        return asyncio.Event()
 
     def may_linger(self) -> bool:
         """Return False if the waiting handler must end, because another run could use its slot. `Attempt` defines it."""
