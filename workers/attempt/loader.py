@@ -60,8 +60,9 @@ class Loader:
         emitter: Sends the events of the attempts.
         saves: Sends the saves of the attempts.
         middleware: The middleware of the registries, by kind.
-        metrics: Measures saves and resumptions; None to measure nothing.
+        metrics: Measures resumptions; None to measure nothing.
         limits: Sends the requests for the limited calls of the attempts.
+        meters: Measure the saves, by kind. Empty to measure nothing.
     """
 
     wire: AsyncWire
@@ -73,6 +74,7 @@ class Loader:
     middleware: Mapping[str, MiddlewareChain] = field(default_factory=dict)
     metrics: WorkerMetrics | None = None
     limits: Limits | None = None
+    meters: Mapping[str, SaveMeter] = field(default_factory=dict)
 
     async def load(self, attempt: Attempt) -> tuple[Run[Any] | AsyncRun[Any], dict[str, Any]]:
         """Return the run and the inputs that the handler is called with.
@@ -169,8 +171,8 @@ class Loader:
         saver = Saver(head, handler.schema, draft.cut(), Throttle(handler.throttle), self.clock, send)
         if attempt.around_step is None:  # middleware surrounds each save, so each save needs a task
             saver.use_batch(self.saves, attempt.lease.keys, attempt.id, attempt.token)
-        if self.metrics is not None:
-            saver.measure = SaveMeter(attempt, self.metrics)
+        if self.meters:
+            saver.measure = self.meters[handler.kind]
         saver.on_fenced = attempt.lose
         saver.may_carry_events = lambda: _may_carry_events(attempt)
         saver.has_unstored_spending = lambda: attempt.spend is not attempt.spend_stored
@@ -214,7 +216,7 @@ class _RepeatedLoad:
         return self._attempt.stopping is not None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: every attempt makes one, and a frozen one takes longer to make
 class _Sender:
     """Send one save to the server, without repeating it. The saver repeats a failed save with the newest cut.
 

@@ -24,23 +24,22 @@ ROUNDING = 0.002  # seconds: the server stores times in ms
 
 @dataclass(frozen=True, slots=True)
 class SaveMeter:
-    """Measure the saves of an attempt.
+    """Measure the saves of all attempts of a kind.
 
     Attributes:
-        attempt: The attempt.
+        kind: The kind of the runs.
         metrics: The metrics of the process.
     """
 
-    attempt: Attempt
+    kind: str
     metrics: WorkerMetrics
 
     def __call__(self, delta: attempt_plans.Delta, seconds: float, word: str) -> None:
         """Measure a save: its changes, its seconds and the server's answer."""
-        kind = self.attempt.handler.kind
         size = len(delta.chunk) + len(delta.state or b"") + sum(len(output) for _, output in delta.phases)
-        self.metrics.saved(kind, seconds, size)
+        self.metrics.saved(self.kind, seconds, size)
         if word == "fenced":
-            self.metrics.fenced(kind)
+            self.metrics.fenced(self.kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from workers.attempt.deadlines.critic import Critic
 from workers.attempt.executor import Executor
 from workers.attempt.kind_health import KindHealth
 from workers.attempt.loader import Loader
+from workers.attempt.measuring import SaveMeter
 from workers.attempt.output.emitter import Emitter
 from workers.attempt.recorder import Recorder
 from workers.attempt.save_batch import SaveBatch
@@ -225,8 +226,18 @@ class Worker:
         waiter = ServerWaiter(wire, clock, namespace)
         middleware = self.registry.middleware_by_kind()
         limits = ServerLimits(wire, clock, namespace, waiter, lambda: self._membership.leases, self.metrics)
+        meters = {kind: SaveMeter(kind, self.metrics) for kind in self.registry.handlers} if self.metrics else {}
         loader = Loader(
-            wire, clock, resources, waiter, Emitter(wire, clock), SaveBatch(wire), middleware, self.metrics, limits
+            wire,
+            clock,
+            resources,
+            waiter,
+            Emitter(wire, clock),
+            SaveBatch(wire),
+            middleware,
+            self.metrics,
+            limits,
+            meters,
         )
         executor = Executor(clock, threads, loader, health, self.metrics)
         watchdog = LoopWatchdog(clock, options.lease, replace)
