@@ -72,8 +72,9 @@ class Feed:
     def _start(self, part: _Part) -> None:
         with self._lock:
             if part.thread is None and not self._closed.is_set():
-                part.thread = threading.Thread(target=self._read, args=(part,), name="coordinator-output", daemon=True)
-                part.thread.start()
+                thread = threading.Thread(target=self._read, args=(part,), name="coordinator-output", daemon=True)
+                thread.start()
+                part.thread = thread  # only now: `close` joins it without the lock, and a start can fail
                 return
         if part.blocking:
             drive(self._wire, output_plans.interrupt(part.streams.keys, self.client))
@@ -114,9 +115,10 @@ class Feed:
     def close(self) -> None:
         """End the threads of the feed, and close their connections. Readers end with an error."""
         self._closed.set()
-        with self._lock:  # a thread that a reader has just created is started before the lock is free
-            parts = [(part, part.thread, part.bell) for part in self._parts.values()]
-        for part, thread, bell in parts:
+        # Without the lock, because a signal handler may call this in a thread that has the lock. A thread that is just being
+        # started is not joined. It ends by itself.
+        for part in list(self._parts.values()):
+            thread, bell = part.thread, part.bell
             if thread is not None and thread is not threading.current_thread():
                 if bell is not None and self._address.scheme != "memory":
                     bell.close()  # ends the blocking read

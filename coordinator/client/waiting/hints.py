@@ -62,8 +62,9 @@ class HintReader:
     def _start(self, lists: WakeLists) -> None:
         with self._boxes.lock:
             if self._thread is None and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._read, args=(lists,), name="coordinator-hints", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._read, args=(lists,), name="coordinator-hints", daemon=True)
+                thread.start()
+                self._thread = thread  # only now: `close` joins it without the lock, and a start can fail
 
     def _read(self, lists: WakeLists) -> None:
         bell = self._bell = Bell(self._address)
@@ -102,8 +103,9 @@ class HintReader:
     def close(self) -> None:
         """End the thread of the reader, and close its connection."""
         self._closed.set()
-        with self._boxes.lock:  # a thread that a waiting call has just created is started before the lock is free
-            thread, bell = self._thread, self._bell
+        # Without the lock, because a signal handler may call this in a thread that has the lock. A thread that is just being
+        # started is not joined. It ends by itself.
+        thread, bell = self._thread, self._bell
         if thread is None or thread is threading.current_thread():
             return
         if bell is not None and self._address.scheme != "memory":

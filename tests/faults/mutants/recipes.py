@@ -422,16 +422,23 @@ MUTANTS = [
     Mutant(
         "a client that is closed while the thread of a reader starts raises an error",
         "coordinator/client/output/feed.py",
-        "            parts = [(part, part.thread, part.bell) for part in self._parts.values()]\n",
-        "            pass\n        parts = [(part, part.thread, part.bell) for part in self._parts.values()]\n",
+        "                thread.start()\n                part.thread = thread",
+        "                part.thread = thread\n                thread.start()",
         "tests/integration/client/test_closing.py::test_client_can_be_closed_while_a_thread_of_it_starts",
     ),
     Mutant(
         "a client that is closed while the thread of a waiting call starts raises an error",
         "coordinator/client/waiting/hints.py",
-        "            thread, bell = self._thread, self._bell\n",
-        "            pass\n        thread, bell = self._thread, self._bell\n",
+        "                thread.start()\n                self._thread = thread",
+        "                self._thread = thread\n                thread.start()",
         "tests/integration/client/test_closing.py::test_client_can_be_closed_while_a_thread_of_it_starts",
+    ),
+    Mutant(
+        "a client that is closed in a signal handler waits for a lock of its own thread",
+        "coordinator/client/waiting/hints.py",
+        "        thread, bell = self._thread, self._bell\n",
+        "        with self._boxes.lock:\n            thread, bell = self._thread, self._bell\n",
+        "tests/integration/client/test_closing.py::test_signal_handler_can_close_a_client_whose_thread_has_its_locks",
     ),
     # -- steps with children that come back with other inputs
     Mutant(

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from coordinator import AsyncClient, Client, Handle
 from coordinator.client.output.feed import Inbox
+from coordinator.client.waiting import ending_tracker
 from coordinator.config import Settings
 from coordinator.errors import CoordinatorError, Refused, Unreachable
 from coordinator.model.address import address
@@ -191,11 +192,11 @@ def test_reader_ends_if_its_thread_saw_first_that_the_client_closes(
             list(client.handle(id).stream())
         ended.set()
 
-    wait_for_entries, waits = Inbox.wait, threading.Event()
+    wait, waits = Inbox.wait, threading.Event()
 
     def wait_and_tell(inbox: Inbox, seconds: float | None) -> bool:
         waits.set()
-        return wait_for_entries(inbox, seconds)
+        return wait(inbox, seconds)
 
     monkeypatch.setattr(Inbox, "wait", wait_and_tell)
     threading.Thread(target=read, daemon=True).start()
@@ -213,7 +214,7 @@ def test_reader_ends_if_its_thread_saw_first_that_the_client_closes(
     assert ended.wait(10)
 
 
-@pytest.mark.parametrize(
+of_a_thread = pytest.mark.parametrize(
     ("name", "call"),
     [
         ("coordinator-output", lambda handle: list(handle.stream())),
@@ -221,9 +222,14 @@ def test_reader_ends_if_its_thread_saw_first_that_the_client_closes(
     ],
     ids=["output", "hints"],
 )
+Call = Callable[[Handle[Any]], object]
+
+
+@of_a_thread
 def test_client_can_be_closed_while_a_thread_of_it_starts(
-    namespace: str, monkeypatch: pytest.MonkeyPatch, name: str, call: Callable[[Handle[Any]], object]
+    namespace: str, monkeypatch: pytest.MonkeyPatch, name: str, call: Call
 ) -> None:
+    monkeypatch.setattr(ending_tracker, "ASK_AGAIN", 0.2)
     client = Client(f"memory://{namespace}")
     handle, created, may_start = client.enqueue("nobody", {}), threading.Event(), threading.Event()
     start = threading.Thread.start
@@ -238,9 +244,51 @@ def test_client_can_be_closed_while_a_thread_of_it_starts(
     with ThreadPoolExecutor(2) as pool:
         calling = pool.submit(call, handle)
         assert created.wait(30)
-        closing = pool.submit(client.close)
-        wait([closing], timeout=0.2)  # a close that does not wait for the thread fails within this time
-        may_start.set()
-        closing.result(30)
+        try:
+            pool.submit(client.close).result(30)
+        finally:
+            may_start.set()
         with pytest.raises(Refused, match="closed"):
             calling.result(30)
+    wait_until(lambda: all(thread.name != name for thread in threading.enumerate()), "the thread to end")
+
+
+@of_a_thread
+def test_client_continues_after_a_thread_could_not_be_started(
+    namespace: str, monkeypatch: pytest.MonkeyPatch, name: str, call: Call
+) -> None:
+    monkeypatch.setattr(ending_tracker, "ASK_AGAIN", 0.2)
+    client = Client(f"memory://{namespace}")
+    handle, start = client.enqueue("nobody", {}), threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            call(handle)
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(call, handle)
+        wait_until(lambda: any(thread.name == name for thread in threading.enumerate()), "the thread to start")
+        client.close()
+        with pytest.raises(Refused, match="closed"):
+            calling.result(30)
+
+
+def test_signal_handler_can_close_a_client_whose_thread_has_its_locks(namespace: str) -> None:
+    """A signal handler runs in the main thread, between any two instructions of it."""
+    client = Client(f"memory://{namespace}")
+    client.enqueue("nobody", {})
+    session = client._open()
+
+    def close_like_a_signal_handler() -> None:
+        with session.hints._boxes.lock, session.feed._lock:
+            client.close()
+
+    closing = threading.Thread(target=close_like_a_signal_handler, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
