@@ -121,7 +121,9 @@ class ChildPool:
 
     def _failed_to_start(self, child: ChildProcess) -> bool:
         seconds = self.clock.monotonic() - child.started
-        return failed_to_start(left=child.left, ready=child.ready, held_runs=child.held_runs, seconds=seconds)
+        return failed_to_start(
+            as_asked=child.left or child.stopped, ready=child.ready, held_runs=child.held_runs, seconds=seconds
+        )
 
     async def _wait_for_restart(self, slot: int, seconds: float) -> None:
         """Wait before the next process of a slot is started. A successor, or a stop of the pool, ends the wait."""

@@ -59,7 +59,7 @@ TRANSITIONS: Mapping[ChildEvent, Mapping[ChildState, ChildState]] = MappingProxy
         _E.SAID_UNFINISHED: dict.fromkeys((*_RUNNING, _S.KILLED), _S.UNFINISHED),
         _E.KILLED_AS_OVERDUE: dict.fromkeys(_RUNNING, _S.KILLED),
         _E.KILLED_AS_BLOCKED: dict.fromkeys((*_RUNNING, _S.LEFT, _S.UNFINISHED), _S.KILLED),
-        # The supervisor sends SIGTERM with its request. A process that was not asked was ended by another program.
+        # The supervisor sends SIGTERM with its request. If the supervisor did not ask, another program sent the SIGTERM.
         _E.STOPPED_EARLY: dict.fromkeys((_S.DRAINING, _S.HURRYING), _S.STOPPED),
         _E.EXITED: dict.fromkeys(_RUNNING, _S.DIED),
         _E.FOUND_EMPTY: {_S.UNFINISHED: _S.LEFT},

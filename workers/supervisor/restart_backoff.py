@@ -34,17 +34,17 @@ class RestartBackoff:
         return min(0.5 * 2.0 ** (self.failures - FREE_RESTARTS), LONGEST_WAIT) * (0.75 + 0.5 * self._jitter())
 
 
-def failed_to_start(*, left: bool, ready: bool, held_runs: int, seconds: float) -> bool:
+def failed_to_start(*, as_asked: bool, ready: bool, held_runs: int, seconds: float) -> bool:
     """Return True if a process ended as soon as it started and no run is to blame.
 
     A run that crashes its process gets a strike each time and is dead after the third strike, so such crashes need no wait.
 
     Args:
-        left: True if the process drained and held no run any more.
+        as_asked: True if the process drained and held no run any more, or if the supervisor stopped it before it had started.
         ready: True if the server had answered the first claim of the process.
         held_runs: The number of runs that the process held when it ended.
         seconds: How long the process lived.
     """
-    if left:
+    if as_asked:
         return False
     return not ready or (not held_runs and seconds < WORKED_SECONDS)

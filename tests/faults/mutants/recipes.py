@@ -3234,6 +3234,14 @@ MUTANTS = [
         "::test_process_that_had_announced_a_worker_counts_as_died_if_it_ends_without_a_last_report",
     ),
     Mutant(
+        "worker processes that are stopped while they start delay the next process",
+        "workers/supervisor/child_pool.py",
+        "as_asked=child.left or child.stopped",
+        "as_asked=child.left",
+        "tests/unit/supervisor/test_child_pool.py"
+        "::test_processes_that_are_stopped_while_they_start_do_not_delay_the_next_process",
+    ),
+    Mutant(
         "the counts of a worker process that ended are forgotten",
         "workers/supervisor/pool_metrics.py",
         "        self._ended.merge(samples)\n",

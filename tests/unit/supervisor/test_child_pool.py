@@ -19,6 +19,7 @@ from tests.waiting import eventually
 from workers.process.options import WorkerOptions
 from workers.supervisor.child_pool import ChildPool, describe_abandoned
 from workers.supervisor.child_process import ChildProcess
+from workers.supervisor.restart_backoff import FREE_RESTARTS
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,24 @@ async def test_new_process_that_a_roll_dismisses_while_it_starts_is_logged_and_c
         f"worker process {new.pid} was stopped before it had started: it held no runs; the process before it stays"
     ]
     assert ends(pool) == {"drained": 0, "stopped": 1, "died": 0}
+
+
+async def test_processes_that_are_stopped_while_they_start_do_not_delay_the_next_process(
+    pool: ChildPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopped = []
+    for _ in range(FREE_RESTARTS + 1):
+        stopped.append(old := pool.current[0])
+        old.drain()
+        await old.wait_until_gone()
+        await eventually(lambda old=old: pool.current.get(0) not in (None, old), "the next process")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        (
+            "INFO",
+            f"worker process {child.pid} was stopped before it had started: it held no runs; starting another worker process",
+        )
+        for child in stopped
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -28,9 +28,9 @@ def test_wait_varies_by_up_to_a_quarter(jitter: float, wait: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "ready", "held_runs", "seconds", "failed"),
+    ("as_asked", "ready", "held_runs", "seconds", "failed"),
     [
-        (True, False, 0, 0.0, False),  # it drained
+        (True, False, 0, 0.0, False),  # it drained, or the supervisor stopped it while it started
         (False, False, 0, 100.0, True),  # it was never ready, however long that took
         (False, True, 0, WORKED_SECONDS - 1, True),
         (False, True, 0, WORKED_SECONDS, False),
@@ -38,6 +38,6 @@ def test_wait_varies_by_up_to_a_quarter(jitter: float, wait: float) -> None:
     ],
 )
 def test_which_exits_count_as_a_failed_start(
-    left: bool, ready: bool, held_runs: int, seconds: float, failed: bool
+    as_asked: bool, ready: bool, held_runs: int, seconds: float, failed: bool
 ) -> None:
-    assert failed_to_start(left=left, ready=ready, held_runs=held_runs, seconds=seconds) is failed
+    assert failed_to_start(as_asked=as_asked, ready=ready, held_runs=held_runs, seconds=seconds) is failed
