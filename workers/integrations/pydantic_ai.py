@@ -15,6 +15,7 @@ import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2s
 from typing import Any, ClassVar, Literal
 
@@ -264,8 +265,9 @@ class _PhaseBackend(JournalCallableOperationBackend[None]):
         async def output() -> object:
             if emits:
                 emit_event(run, {**_tool_event("function_tool_call", cache_key, context), "args": cache_key[1]})
-            models = _requested_models(operation_id, context) if isinstance(operation_id, ModelRequestId) else []
-            check_prices(run, models)
+            models: list[ModelName] = []
+            if isinstance(operation_id, ModelRequestId):
+                models = check_prices(run, partial(_requested_models, operation_id, context))
             value = await body()
             if isinstance(operation_id, ModelRequestId) and isinstance(value, dict):
                 count_request(run, _answering_models(value, models), _usage(value.get("usage") or {}))
@@ -297,7 +299,7 @@ def _single_models(model: Model) -> Iterator[Model]:
 def _url(model: Model) -> str | None:
     try:
         return model.base_url
-    except (AttributeError, UserError):  # some models raise if they have no URL
+    except Exception:  # noqa: BLE001 - models raise errors of many types if they have no URL, and the price may be known without it
         return None
 
 

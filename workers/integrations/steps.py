@@ -103,26 +103,32 @@ def number_agent(run: AsyncRun[Any], agent: str) -> str:
     return f"{place}{number}"
 
 
-def check_prices(run: AsyncRun[Any], models: Iterable[ModelName]) -> None:
+def check_prices(run: AsyncRun[Any], models: Callable[[], list[ModelName]]) -> list[ModelName]:
     """Check that the prices of models are known, if the budget of a run limits dollars.
 
-    Call this before a model request, in its phase. The provider is paid for each request that is sent, and its response would be
-    lost with the run. A resumed run does not check a saved request again.
+    Call this before a model request, in its phase. The provider is paid for each request that is sent. If the price is
+    unknown, the run fails and the paid response is lost. A resumed run does not check a saved request again.
 
     Args:
         run: The run.
-        models: The names of all models that may answer the request.
+        models: Returns the names of all models that may answer the request. It is called only if the budget limits dollars: it
+            reads attributes of models, which may raise errors, and other runs do not need the names.
+
+    Returns:
+        The names, for `count_request`. Empty if the budget does not limit dollars.
 
     Raises:
         UnknownPrice: If the budget limits the dollars, and the price of a model is not known.
     """
     if run.left.usd is None:
-        return
-    for model in models:
+        return []
+    names = models()
+    for model in names:
         try:
             price_by_names([model], {}, _AGENT_ADVICE)
         except UnknownPrice as error:
             raise UnknownPrice(f"no request was sent, because the budget of the run limits dollars: {error}") from None
+    return names
 
 
 def count_request(run: AsyncRun[Any], models: Sequence[ModelName], usage: ModelUsage) -> None:
@@ -133,7 +139,7 @@ def count_request(run: AsyncRun[Any], models: Sequence[ModelName], usage: ModelU
     Args:
         run: The run.
         models: The names of the model. The first name whose price is known decides: pass the name that the response reports
-            first, and then the requested names.
+            first, and then the requested names. It may be empty if the budget does not limit dollars.
         usage: The tokens of the request.
 
     Raises:

@@ -56,16 +56,16 @@ MUTANTS = [
     Mutant(
         "an agent of pydantic-ai pays for a model without a known price",
         "workers/integrations/pydantic_ai.py",
-        "            check_prices(run, models)\n",
-        "",
+        "check_prices(run, partial(_requested_models, operation_id, context))",
+        "_requested_models(operation_id, context)",
         "tests/unit/integrations/test_pydantic_ai.py"
         "::test_model_without_a_known_price_is_refused_before_it_is_called_if_the_budget_limits_dollars",
     ),
     Mutant(
         "an agent of the OpenAI Agents SDK pays for a model without a known price",
         "workers/integrations/openai_agents/model.py",
-        "            check_prices(self._call.run, [requested])\n",
-        "",
+        "check_prices(self._call.run, lambda: [_requested_model(self._inner)])",
+        "[_requested_model(self._inner)]",
         "tests/unit/integrations/test_openai_agents.py"
         "::test_model_without_a_known_price_is_refused_before_it_is_called_if_the_budget_limits_dollars",
     ),
@@ -80,8 +80,8 @@ MUTANTS = [
     Mutant(
         "a paid response is lost if it reports a model without a known price",
         "workers/handlers/operations/prices.py",
-        "    for model in models:\n        for place",
-        "    for model in list(models)[:1]:\n        for place",
+        "    for model in models:\n        for name, place",
+        "    for model in list(models)[:1]:\n        for name, place",
         "tests/unit/integrations/test_pydantic_ai.py"
         "::test_response_that_reports_a_name_without_a_price_costs_the_price_of_the_requested_name",
     ),
@@ -103,10 +103,50 @@ MUTANTS = [
     Mutant(
         "a model of a provider that the table of prices does not know has no price",
         "workers/handlers/operations/prices.py",
-        "    yield {}\n",
-        "    if not model.provider:\n        yield {}\n",
+        "    yield model.name, {}\n",
+        "    if not model.provider:\n        yield model.name, {}\n",
         "tests/unit/integrations/test_pydantic_ai.py"
         "::test_price_of_a_model_that_the_table_does_not_know_at_its_provider_is_found_without_the_provider",
+    ),
+    Mutant(
+        "a run whose budget does not limit dollars asks a model for its provider",
+        "workers/integrations/steps.py",
+        "    if run.left.usd is None:\n        return []\n    names = models()\n",
+        "    names = models()\n    if run.left.usd is None:\n        return names\n",
+        "tests/unit/integrations/test_openai_agents.py"
+        "::test_url_of_a_model_is_asked_for_only_if_the_budget_limits_dollars_and_may_raise_any_error",
+    ),
+    Mutant(
+        "a model of pydantic-ai that raises an error instead of its URL fails the run",
+        "workers/integrations/pydantic_ai.py",
+        "    except Exception:  # noqa: BLE001 - models",
+        "    except (AttributeError, UserError):  # models",
+        "tests/unit/integrations/test_pydantic_ai.py"
+        "::test_url_of_a_model_is_asked_for_only_if_the_budget_limits_dollars_and_may_raise_any_error",
+    ),
+    Mutant(
+        "a model of the OpenAI Agents SDK that raises an error instead of its URL fails the run",
+        "workers/integrations/openai_agents/model.py",
+        "    except Exception:  # noqa: BLE001 - a property of a model",
+        "    except AttributeError:  # a property of a model",
+        "tests/unit/integrations/test_openai_agents.py"
+        "::test_url_of_a_model_is_asked_for_only_if_the_budget_limits_dollars_and_may_raise_any_error",
+    ),
+    Mutant(
+        "a model behind a gateway has no price",
+        "workers/handlers/operations/prices.py",
+        "    if first in _GATEWAYS and len(after) == 2:\n",
+        "    if False:\n",
+        "tests/unit/integrations/test_openai_agents.py"
+        "::test_price_of_a_model_behind_a_gateway_is_that_of_the_provider_after_the_gateway",
+    ),
+    Mutant(
+        "a local model gets the price of the paid model of its name",
+        "workers/handlers/operations/prices.py",
+        "    if first in _GATEWAYS and len(after) == 2:\n",
+        "    if len(after) == 2:\n",
+        "tests/unit/integrations/test_openai_agents.py"
+        "::test_model_of_a_provider_without_prices_does_not_get_the_price_of_another_model_of_its_name",
     ),
     Mutant(
         "a response of a fallback model costs the price of a model of another provider",

@@ -634,7 +634,7 @@ class NamedModel(ScriptedModel):
             yield event
 
 
-async def cost_of(model: ScriptedModel, budget: Budget, **options: Any) -> list[Any]:
+async def cost_of(model: ScriptedModel, budget: Budget | None, **options: Any) -> list[Any]:
     """Run an agent of a model in a run with a budget, and return what the run has spent."""
 
     @Registry().handler(budget=budget)
@@ -701,6 +701,44 @@ async def test_price_of_a_model_is_that_of_its_provider(options: Any):
             assert await dollars(name, reported, **attributes) == pytest.approx(cost, abs=1e-5), (name, attributes)
     with pytest.raises(UnknownPrice):
         await dollars("nobody/gpt-oss-120b")
+
+
+async def test_url_of_a_model_is_asked_for_only_if_the_budget_limits_dollars_and_may_raise_any_error():
+    class Nowhere(NamedModel):
+        @property
+        def base_url(self) -> str:
+            asked.append(self.model)
+            raise NotImplementedError
+
+    asked: list[str] = []
+    for budget, spent in {None: [0, 0, 0], Budget(tokens=10_000): [0, 1_100, 1]}.items():
+        assert await cost_of(Nowhere("gpt-4o"), budget) == spent
+    assert asked == []
+    assert await cost_of(Nowhere("gpt-4o"), Budget(usd=1)) == await cost_of(NamedModel("gpt-4o"), Budget(usd=1))
+    assert asked == ["gpt-4o"]
+
+
+async def test_price_of_a_model_behind_a_gateway_is_that_of_the_provider_after_the_gateway():
+    budget = Budget(usd=1)
+    direct = await cost_of(NamedModel("anthropic/claude-sonnet-4-5"), budget)
+    assert await cost_of(NamedModel("openrouter/anthropic/claude-sonnet-4-5"), budget) == direct
+    assert await cost_of(NamedModel("openrouter/anthropic/claude-sonnet-4.5"), budget) == direct
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ollama/gpt-4o",
+        "local/gpt-4o",
+        "local/openai/gpt-4o",
+        "openrouter/ollama/gpt-4o",
+        "openrouter/gpt-4o",
+        "openrouter/",
+    ],
+)
+async def test_model_of_a_provider_without_prices_does_not_get_the_price_of_another_model_of_its_name(name: str):
+    with pytest.raises(UnknownPrice, match=f"does not know model '{name}'"):
+        await cost_of(NamedModel(name), Budget(usd=1))
 
 
 async def test_streamed_agent_whose_budget_is_spent_ends_with_the_error_of_the_budget():

@@ -777,6 +777,23 @@ async def test_price_of_a_model_that_the_table_does_not_know_at_its_provider_is_
     assert await cost_of(priced("gpt-4o", **provider)) == await cost_of(priced("gpt-4o"))
 
 
+async def test_url_of_a_model_is_asked_for_only_if_the_budget_limits_dollars_and_may_raise_any_error():
+    class Nowhere(Reporting):
+        @property
+        def base_url(self) -> str | None:
+            asked.append(self.model_name)
+            raise AssertionError("a model of Azure may have no URL")
+
+    asked: list[str] = []
+    # The framework itself asks for the URL of the first model of a fallback.
+    model = FallbackModel(priced("gpt-4o"), Nowhere(lambda messages, info: None, "gpt-4o-mini", "gpt-4o-mini"))
+    for budget, spent in {None: [0, 0, 0], Budget(tokens=10_000): [0, 220, 2]}.items():
+        assert await spender(model, budget)(testing.AsyncRun(World())) == spent
+    assert asked == []
+    assert await cost_of(model) == await cost_of(priced("gpt-4o"))
+    assert asked == ["gpt-4o-mini"] * 2
+
+
 async def test_response_of_a_fallback_with_an_unknown_name_costs_the_price_of_a_model_of_its_provider():
     class Broken(Reporting):
         async def request(self, *args: Any) -> ModelResponse:

@@ -10,6 +10,8 @@ from coordinator.errors import BadOption
 from coordinator.model.policies.budget import Amount, UnknownPrice
 
 INSTALL = "pip install 'run-coordinator[prices]'"
+# A gateway charges the price of the provider whose name follows, as in openrouter/openai/gpt-4o.
+_GATEWAYS = ("openrouter",)
 _SPEND_ADVICE = "count its dollars with run.spend(usd=…), pass provider=…, or install a newer genai-prices"
 
 
@@ -89,8 +91,10 @@ class ModelName(NamedTuple):
 def price_by_names(models: Iterable[ModelName], usage: ModelUsage, advice: str) -> Decimal:
     """Return the dollars that a call of a model costs, for the first of several names of the model that the table knows.
 
-    Each name is looked up at the URL of the provider, then at the provider, and then without a provider. So an unknown provider
-    is ignored.
+    Each name is looked up at the URL of the provider, then at the provider, and then without a provider. The last look-up is
+    for the whole name. So `gpt-4o` of an unknown provider has the usual price of `gpt-4o`, but the price of `ollama/gpt-4o` is not
+    known, because the price of a paid model would be wrong for a local one. A name with a gateway, such as
+    `openrouter/anthropic/claude-sonnet-4-5`, is also looked up at the provider after the gateway.
 
     Args:
         models: The names of the model, at least one.
@@ -102,22 +106,26 @@ def price_by_names(models: Iterable[ModelName], usage: ModelUsage, advice: str) 
     """
     unknown = None
     for model in models:
-        for place in _places(model):
+        for name, place in _places(model):
             try:
-                return _look_up({**usage, "model": model.name}, advice, **place)
+                return _look_up({**usage, "model": name}, advice, **place)
             except UnknownPrice as error:
-                unknown = error
+                unknown = error if name == model.name else unknown  # the message has the name that the caller knows
     assert unknown is not None
     raise unknown
 
 
-def _places(model: ModelName) -> Iterator[dict[str, str]]:
-    """Yield the arguments with which genai-prices finds the provider of a model, the most exact first."""
+def _places(model: ModelName) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the names of a model and the arguments with which genai-prices finds its provider, the most exact first."""
     if model.url:
-        yield {"provider_api_url": model.url}
+        yield model.name, {"provider_api_url": model.url}
     if model.provider:
-        yield {"provider_id": model.provider}
-    yield {}
+        yield model.name, {"provider_id": model.provider}
+    yield model.name, {}
+    first, *after = model.name.split("/", 2)
+    if first in _GATEWAYS and len(after) == 2:
+        provider, name = after
+        yield name, {"provider_id": provider}
 
 
 def _look_up(usage: ModelUsage, advice: str, **place: Any) -> Decimal:

@@ -96,10 +96,9 @@ class DurableModel(Model):
 
     async def _step(self, ask: Callable[[], Coroutine[Any, Any, _Answer]]) -> ModelResponse:
         async def ask_and_count() -> Any:
-            requested = _requested_model(self._inner)
-            check_prices(self._call.run, [requested])
+            requested = check_prices(self._call.run, lambda: [_requested_model(self._inner)])
             response, reported = await ask()
-            names = [requested._replace(name=reported), requested] if reported else [requested]
+            names = [model._replace(name=reported) for model in requested if reported] + requested
             count_request(self._call.run, names, _usage(response.usage))
             return _stored(response)
 
@@ -177,9 +176,16 @@ def _ignore(event: TResponseStreamEvent) -> None:
 def _requested_model(model: Model) -> ModelName:
     """Return the name of a model, and its provider as far as the model object knows it."""
     name = str(getattr(model, "model", ""))
-    url = getattr(model, "base_url", None) or getattr(getattr(model, "_client", None), "base_url", None)
     # LiteLLM and any-llm write the provider before the name. genai-prices splits such a name for the provider "litellm".
-    return ModelName(name, "litellm" if "/" in name else None, str(url) if url else None)
+    return ModelName(name, "litellm" if "/" in name else None, _url(model))
+
+
+def _url(model: Model) -> str | None:
+    try:
+        url = getattr(model, "base_url", None) or getattr(getattr(model, "_client", None), "base_url", None)
+        return str(url) if url else None
+    except Exception:  # noqa: BLE001 - a property of a model may raise any error, and the price may be known without the URL
+        return None
 
 
 def _usage(usage: Usage) -> ModelUsage:
