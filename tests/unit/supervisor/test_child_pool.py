@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,6 +67,11 @@ def ends(pool: ChildPool) -> dict[str, float]:
     return {labels[0]: count for labels, count in pool.metrics.gather(pool).values[catalog.PROCESS_ENDS.name].items()}
 
 
+def has_next_process(pool: ChildPool, old: ChildProcess) -> bool:
+    """Return True if another process than the old one is in the slot of a pool."""
+    return pool.current.get(0) not in (None, old)
+
+
 async def test_process_that_a_roll_stops_while_it_starts_is_logged_and_counted_as_stopped(
     pool: ChildPool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,7 +108,7 @@ async def test_processes_that_are_stopped_while_they_start_do_not_delay_the_next
         stopped.append(old := pool.current[0])
         old.drain()
         await old.wait_until_gone()
-        await eventually(lambda old=old: pool.current.get(0) not in (None, old), "the next process")
+        await eventually(partial(has_next_process, pool, old), "the next process")
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         (
             "INFO",
@@ -119,7 +125,7 @@ async def test_starting_process_that_another_program_ends_is_logged_and_counted_
     old = pool.current[0]
     os.kill(old.pid, number)
     await old.wait_until_gone()
-    await eventually(lambda: pool.current.get(0) not in (None, old), "the next process")
+    await eventually(partial(has_next_process, pool, old), "the next process")
     assert [record.getMessage() for record in caplog.records] == [
         f"worker process {old.pid} died ({number.name}): it held no runs; starting another worker process"
     ]
