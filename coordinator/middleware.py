@@ -110,8 +110,8 @@ class AttemptEnding:
     Attributes:
         attempt: The attempt.
         outcome: "completed", "failed", "cancelled" or "dead" if the run has ended. Otherwise "retried", "released" (the worker is
-            shutting down), "waiting" (the run is suspended), "rejected" (the handler could not be started) or "lost" (the run
-            belongs to another worker now).
+            shutting down, or could not record the outcome), "waiting" (the run is suspended), "rejected" (the handler could not
+            be started) or "lost" (the run belongs to another worker now).
         seconds: How long the attempt took.
         error: The error of the handler, if it raised one; for a killed run the error of its deadline.
         spent: What the handler has counted with `run.spend` in this attempt.

@@ -44,7 +44,7 @@ INBOX_LENGTH: Final = 1_000
 WAKE_MS: Final = 60_000
 WAKE_LENGTH: Final = 10_000
 UNREPORTED_MS: Final = (
-    600_000  # how long endings are noted after the last coordinator that counts or traces them was seen
+    600_000  # how long endings are noted without a coordinator that counts or traces them; renewed at half
 )
 UNREPORTED_LENGTH: Final = 10_000  # endings that wait for a coordinator, in one partition; the oldest are dropped
 MOST_WAITERS: Final = 1_000  # clients registered on one run; further clients poll

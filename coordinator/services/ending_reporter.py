@@ -2,8 +2,9 @@
 
 The service runs only in a coordinator that exports metrics, or whose process has a TracerProvider, for example one that was started
 with `opentelemetry-instrument`. The scripts that end such runs add them to a list. Each ending is counted by one coordinator that
-exports metrics, and reported as a span by one that has a TracerProvider. Both happen at most once: if the coordinator dies after
-it has taken an ending from the list, the span that it has not exported is lost, and so is the count that was not scraped.
+exports metrics, and reported as a span by one that has a TracerProvider. If the coordinator dies after it has taken an ending from
+the list, the span that it has not exported is lost, and so is the count that was not scraped. If the server loses its last writes
+in a failover or a power cut, the last endings may be counted and reported again.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ class Keys:
 
         Script take_endings of a coordinator that exports metrics or reports traces creates and empties it. If the list exists, a
         script of a client, a supervisor or a coordinator that ends a run pushes an entry. The length is limited, and the key
-        expires after ten minutes.
+        expires five to ten minutes after the last call.
         """
         return f"{self.at}:unreported"
 
@@ -306,7 +306,8 @@ class Keys:
         """Return the key of a list with the entries of `unreported` that a coordinator without traces has taken.
 
         Script take_endings of a coordinator that reports traces creates and empties it. If the list exists, the same script of
-        other coordinators pushes the entries. The length is limited, and the key expires after ten minutes.
+        other coordinators pushes the entries. The length is limited, and the key expires five to ten minutes
+        after the last call.
         """
         return f"{self.at}:untraced"
 
@@ -314,7 +315,8 @@ class Keys:
         """Return the key of a list with the entries of `unreported` that a coordinator without metrics has taken.
 
         Script take_endings of a coordinator that exports metrics creates and empties it. If the list exists, the same script of
-        other coordinators pushes the entries. The length is limited, and the key expires after ten minutes.
+        other coordinators pushes the entries. The length is limited, and the key expires five to ten minutes
+        after the last call.
         """
         return f"{self.at}:uncounted"
 

@@ -81,7 +81,7 @@ class Recorder:
                     attempt.saver.forget_wait(error.field)
         outcome, result = _with_result(attempt, outcome)
         try:
-            # Most attempts have none of these, and a call that does nothing costs time, too.
+            # Most attempts have no unsaved note, spending or output, and a call that does nothing costs time, too.
             if attempt.unsaved_note is not None:
                 await self._send_last_note(attempt, outcome)
             if attempt.spend is not attempt.spend_stored:
@@ -114,16 +114,22 @@ class Recorder:
         """Release a run whose outcome cannot be recorded.
 
         The release delays the run, and counts as a strike unless the run made progress. A run whose outcome can never be recorded
-        is dead after some attempts.
+        is dead after some attempts. The attempt is logged and counted as released, or as the end of its run.
 
         Returns:
             False if the server did not get the release.
         """
+        outcome = Release(stopping=False)
         try:
-            await self._drive(attempt, lambda: _release(attempt, stopping=False))
+            answer = await self._drive(attempt, lambda: _release(attempt, stopping=False))
         except CoordinatorError as error:
             logger.error("run %s could not be released: %s", attempt.id, error)
             return False
+        self._log(attempt, outcome, answer)
+        if self.metrics is not None:
+            measure_ending(self.metrics, attempt, outcome, answer, self.clock.monotonic())
+        if attempt.middleware.sees_endings:
+            tell_middleware(attempt, outcome, answer, self.clock.monotonic())
         return True
 
     async def _send_last_note(self, attempt: Attempt, outcome: Outcome) -> None:

@@ -157,7 +157,7 @@ class Saver:
 
     @cached_property
     def _hurry(self) -> asyncio.Event:
-        """Set while a save must not wait for its throttle."""
+        """Return the event that is set while a save must not wait for its throttle."""
         return asyncio.Event()
 
     def save_whole(self) -> None:

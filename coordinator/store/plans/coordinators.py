@@ -183,7 +183,7 @@ class UnreportedEnding:
         attempts: The number of attempts, over all lives.
         status: The status in which the run ended.
         ended: When the run ended, in Unix seconds.
-        kind: The kind of the run; empty if its route is damaged.
+        kind: The kind of the run; empty if its route is damaged, or if a process of an older version noted the ending.
     """
 
     id: str
@@ -210,7 +210,7 @@ class TakenEndings:
 def take_endings(keys: Keys, *, most: int, spans: bool, counts: bool) -> Generator[Request, Any, TakenEndings]:
     """Take endings of runs that no worker reports from the lists of the partition, and return them.
 
-    The call also makes the scripts record further endings, for the next ten minutes.
+    The call also makes the scripts record further endings, for the next five minutes at least.
 
     Args:
         keys: The keys of the partition.
@@ -224,17 +224,18 @@ def take_endings(keys: Keys, *, most: int, spans: bool, counts: bool) -> Generat
 
 def _read_endings(entries: Sequence[Any]) -> list[UnreportedEnding]:
     """Return the endings, without the entries that only keep a list."""
-    # The route is the only part that may be damaged. It must not stop the other endings of the batch.
+    # The route is the only part that may be damaged. It must not stop the other endings of the batch. Processes of an older version
+    # note endings without the route.
     parts = (entry.decode(errors="replace").split(" ", 5) for entry in entries)
     return [
-        UnreportedEnding(part[0], int(part[1]), int(part[2]), part[3], int(part[4]) / 1000, _kind_of(part[5]))
+        UnreportedEnding(part[0], int(part[1]), int(part[2]), part[3], int(part[4]) / 1000, _kind_of("".join(part[5:])))
         for part in parts
-        if len(part) == 6
+        if len(part) >= 5
     ]
 
 
 def _kind_of(route: str) -> str:
-    """Return the kind that a route names; an empty text if the route is damaged."""
+    """Return the kind that a route names; an empty text if the route is damaged or empty."""
     try:
         return names.name(names.parse_route(route)[1], "kind")
     except (ValueError, BadName):

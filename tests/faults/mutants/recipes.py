@@ -3588,6 +3588,75 @@ MUTANTS = [
         "tests/lua/coordinators/test_take_endings.py::test_run_that_the_doctor_ends_is_noted",
     ),
     Mutant(
+        "the doctor ends a run whose worker has no lease without a note for its count",
+        LUA + "doctor/repair_run.lua",
+        "local function repair_running()\n  note_endings()\n",
+        "local function repair_running()\n",
+        "tests/lua/coordinators/test_take_endings.py::test_run_that_the_doctor_takes_from_a_worker_without_a_lease_is_noted",
+    ),
+    Mutant(
+        "the entry that keeps a list of endings is copied to the list of the other job",
+        LUA + "coordinators/take_endings.lua",
+        "    if entry ~= 'open' then endings[#endings + 1] = entry end\n",
+        "    endings[#endings + 1] = entry\n",
+        "tests/lua/coordinators/test_take_endings.py::test_entry_that_keeps_a_list_is_not_left_for_the_other_job",
+    ),
+    Mutant(
+        "an idle coordinator writes its lists of endings again at each tick",
+        LUA + "coordinators/take_endings.lua",
+        "  if #endings > 0 or redis.call('LLEN', key) ~= 1 then\n",
+        "  if true then\n",
+        "tests/integration/metrics/test_ended_runs.py::test_idle_ticks_write_nothing",
+    ),
+    Mutant(
+        "an entry that keeps a list hides the endings behind it",
+        LUA + "coordinators/take_endings.lua",
+        "  if #endings > 0 or redis.call('LLEN', key) ~= 1 then\n",
+        "  if #endings > 0 or redis.call('LLEN', key) == 0 then\n",
+        "tests/lua/coordinators/test_take_endings.py::test_endings_behind_the_entry_that_keeps_a_list_are_taken_one_by_one",
+    ),
+    Mutant(
+        "an idle coordinator renews its lists of endings at each tick",
+        LUA + "coordinators/take_endings.lua",
+        "  if redis.call('PTTL', key) < UNREPORTED_MS / 2 then",
+        "  if true then",
+        "tests/integration/metrics/test_ended_runs.py::test_idle_ticks_write_nothing",
+    ),
+    Mutant(
+        "the lists of endings of an idle coordinator expire",
+        LUA + "coordinators/take_endings.lua",
+        "redis.call('PTTL', key) < UNREPORTED_MS / 2",
+        "redis.call('PTTL', key) < 0",
+        "tests/lua/coordinators/test_take_endings.py::test_lists_of_an_idle_coordinator_are_renewed_after_half_of_their_time",
+    ),
+    Mutant(
+        "endings that an older version noted are dropped",
+        "coordinator/store/plans/coordinators.py",
+        "        if len(part) >= 5\n",
+        "        if len(part) == 6\n",
+        "tests/lua/coordinators/test_take_endings.py::test_ending_that_an_older_version_noted_has_no_kind",
+    ),
+    Mutant(
+        "a run that is dead because its outcome cannot be recorded is not counted",
+        "workers/attempt/recorder.py",
+        "        self._log(attempt, outcome, answer)\n        if self.metrics is not None:\n            measure_ending(",
+        "        self._log(attempt, outcome, answer)\n        if False:\n            measure_ending(",
+        "tests/integration/metrics/test_ended_runs.py"
+        "::test_run_that_is_dead_because_its_outcome_cannot_be_recorded_is_counted_by_its_worker",
+    ),
+    Mutant(
+        "middleware does not see the end of an attempt whose outcome cannot be recorded",
+        "workers/attempt/recorder.py",
+        "        if self.metrics is not None:\n"
+        "            measure_ending(self.metrics, attempt, outcome, answer, self.clock.monotonic())\n"
+        "        if attempt.middleware.sees_endings:\n",
+        "        if self.metrics is not None:\n"
+        "            measure_ending(self.metrics, attempt, outcome, answer, self.clock.monotonic())\n"
+        "        if False:\n",
+        "tests/integration/metrics/test_ended_runs.py"
+        "::test_run_that_is_dead_because_its_outcome_cannot_be_recorded_is_counted_by_its_worker",
+    ),
+    Mutant(
         "an attempt that did not end its run counts as an ended run",
         "workers/metrics/cells.py",
         "        if outcome in ENDINGS:\n            samples.add",

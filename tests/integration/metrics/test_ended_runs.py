@@ -6,17 +6,18 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
-from coordinator import AsyncClient
+from coordinator import AsyncClient, AttemptEnding, Middleware
 from coordinator.clock import SystemClock
 from coordinator.config import Settings
 from coordinator.metrics import otel
+from coordinator.metrics.catalog import OTHER
 from coordinator.metrics.ending_counts import EndingCounts
 from coordinator.metrics.samples import Samples
 from coordinator.model.names import route
@@ -24,13 +25,18 @@ from coordinator.services import daemon, ending_reporter
 from coordinator.services.daemon import Coordinator, exports_metrics
 from coordinator.services.ending_reporter import EndingReporter
 from coordinator.services.service_loop import Partition
+from coordinator.store import scripts
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.transport.wire import AsyncWire
 from coordinator.tracing import Tracing
 from tests.integration.worker_harness import Bench, bench, performing
+from tests.proxy import Proxy, naming
 from tests.servers import Server, free_port
 from tests.waiting import eventually
 from workers import AsyncRun, Registry
+from workers.attempt.executor import Executor
+from workers.attempt.recorder import Recorder
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.supervisor.sidecars import EmbeddedCoordinator
 
@@ -178,6 +184,86 @@ async def test_run_that_its_worker_ends_is_counted_by_the_worker_only(here):
     }  # fmt: skip
 
 
+class Endings(Middleware):
+    """Record the outcomes of attempts."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+
+    def on_ending(self, ending: AttemptEnding) -> None:
+        self.outcomes.append(ending.outcome)
+
+
+async def fail_unexpectedly(*_: Any) -> str:
+    raise RuntimeError("an error that no code expects")
+
+
+async def strike_out(here: Bench, id: str) -> None:
+    """Return when each of three attempts at the run was released with a strike."""
+    for number in (1, 2):
+        await here.attempted(id, number)
+        await here.until(id, "delayed")
+        await here.make_due(id)
+    await here.until(id, "dead")
+
+
+async def test_run_that_is_dead_because_its_outcome_cannot_be_recorded_is_counted_by_its_worker(here, monkeypatch):
+    monkeypatch.setattr(Recorder, "_record", fail_unexpectedly)
+    seen = Endings()
+    runs = Registry(middleware=[seen])
+
+    @runs.handler
+    async def work(run: AsyncRun) -> None:
+        pass
+
+    counting = Counting(here)
+    await counting.tick()
+    worker, task = here.worker(runs, concurrency=1)
+    worker.metrics = WorkerMetrics(list(runs.handlers))
+    await strike_out(here, await here.enqueue("work"))
+    await here.end(worker, task)
+    values = worker.metrics.cells.read().values
+    assert values["runs_ended"] == {("work", "dead"): 1}
+    assert values["runs_attempts"] == {("work", "released"): 2, ("work", "dead"): 1}
+    assert seen.outcomes == ["released", "released", "dead"]
+    assert (await counting.tick()).counted == 0
+
+
+async def test_run_that_is_dead_because_the_worker_cannot_execute_it_is_counted_by_the_worker(here, monkeypatch):
+    monkeypatch.setattr(Executor, "execute", fail_unexpectedly)
+    runs = Registry()
+
+    @runs.handler
+    async def work(run: AsyncRun) -> None:
+        pass
+
+    worker, task = here.worker(runs, concurrency=1)
+    worker.metrics = WorkerMetrics(list(runs.handlers))
+    await strike_out(here, await here.enqueue("work"))
+    await here.end(worker, task)
+    assert worker.metrics.cells.read().values["runs_ended"] == {("work", "dead"): 1}
+
+
+async def test_run_that_a_cancel_ends_when_its_outcome_cannot_be_recorded_is_counted_by_its_worker(here, monkeypatch):
+    monkeypatch.setattr(Recorder, "_record", fail_unexpectedly)
+    seen = Endings()
+    runs = Registry(middleware=[seen])
+
+    @runs.handler
+    async def work(run: AsyncRun) -> None:
+        await here.cancel(run.id)
+
+    counting = Counting(here)
+    await counting.tick()
+    worker, task = here.worker(runs)
+    worker.metrics = WorkerMetrics(list(runs.handlers))
+    assert await here.outcome(await here.enqueue("work")) == "cancelled"
+    await here.end(worker, task)
+    assert worker.metrics.cells.read().values["runs_ended"] == {("work", "cancelled"): 1}
+    assert seen.outcomes == ["cancelled"]
+    assert (await counting.tick()).counted == 0
+
+
 async def test_run_that_is_removed_before_its_end_is_counted_keeps_its_kind(here):
     counting = Counting(here)
     await counting.tick()
@@ -200,6 +286,37 @@ async def test_more_endings_than_a_batch_are_taken_without_a_rest(here, monkeypa
     while (await counting.tick()).rest == 0.0:
         pass
     assert counting.ended == {("crawl", "cancelled"): 5}
+
+
+async def test_ending_that_an_older_version_noted_is_counted_as_another_kind(here):
+    counting = Counting(here, Tracing(TracerProvider()))
+    await counting.tick()
+    id = await here.enqueue("crawl")
+    await here.cancel(id)
+    key = here.namespace.keys(0).unreported()
+    here.admin.rpush(key, here.admin.rpop(key).rpartition(b" ")[0])  # without the route
+    report = await counting.tick()
+    assert (report.counted, report.traced) == (1, 1)
+    assert counting.ended == {(OTHER, "cancelled"): 1}
+
+
+@pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")  # the newest tenacity
+async def test_endings_of_a_lost_reply_are_not_counted_and_later_ones_are(here, valkey_server):
+    here.admin.script_load(scripts.TAKE_ENDINGS.text)  # each call is then one EVALSHA
+    with closing(Proxy(valkey_server.port)) as proxy:
+        wire, counts = AsyncWire(Settings(proxy.url, here.namespace.name).address), EndingCounts()
+        service = EndingReporter(Partition(wire, here.namespace.keys(0)), None, counts)
+        try:
+            await service.tick()
+            await here.cancel(await here.enqueue("crawl"))
+            cut = proxy.cut_next_reply(naming(scripts.TAKE_ENDINGS.sha.encode()))
+            assert (await service.tick()).counted == 0
+            assert cut.happened.is_set()
+            await here.cancel(await here.enqueue("report"))
+            await service.tick()
+        finally:
+            await wire.close()
+    assert ended_runs(counts) == {("report", "cancelled"): 1}
 
 
 # ---- several coordinators
@@ -234,6 +351,37 @@ async def test_coordinator_that_only_reports_traces_leaves_the_counts_to_the_oth
     traced += (await traces.tick()).traced
     assert sum(counting.ended.values()) + sum(both.ended.values()) == 9
     assert traced == 9
+
+
+# ---- an idle coordinator
+
+
+@pytest.mark.parametrize("jobs", ["counts", "spans", "both", "two coordinators"])
+async def test_idle_ticks_write_nothing(here, jobs):
+    tracing, counts = Tracing(TracerProvider()), EndingCounts()
+    partition = Partition(here.wire, here.namespace.keys(0))
+    made = {
+        "counts": [EndingReporter(partition, None, counts)],
+        "spans": [EndingReporter(partition, tracing, None)],
+        "both": [EndingReporter(partition, tracing, counts)],
+        "two coordinators": [EndingReporter(partition, None, counts), EndingReporter(partition, tracing, None)],
+    }[jobs]
+
+    def changes() -> int:
+        found: int = here.admin.info("persistence")["rdb_changes_since_last_save"]
+        return found
+
+    for service in made:
+        await service.tick()
+    await here.cancel(await here.enqueue("crawl"))
+    for service in (*made, *made):  # each list is emptied
+        await service.tick()
+    before = changes()
+    for service in made * 5:
+        await service.tick()
+    assert changes() == before
+    await here.cancel(await here.enqueue("crawl"))
+    assert sum([(await service.tick()).counted for service in (*made, *made)]) == (0 if jobs == "spans" else 1)
 
 
 # ---- whole coordinators
@@ -272,7 +420,10 @@ async def test_coordinators_with_metrics_export_the_counts_of_all_partitions(val
         assert Counter(await exported(one)) + Counter(await exported(two)) == {("crawl", "cancelled"): 10}
 
 
-async def test_no_list_is_kept_without_metrics_and_traces(here):
+async def test_no_list_is_kept_without_metrics_and_traces(here, monkeypatch):
+    monkeypatch.setattr(
+        daemon, "configured_tracing", lambda: None
+    )  # other tests of the process may have set a provider
     keys = here.namespace.keys(0)
     async with running(here, exports_metrics=False) as coordinator:
         assert not any(isinstance(loop.service, EndingReporter) for loop in coordinator._loops)

@@ -185,3 +185,57 @@ def test_damaged_route_does_not_stop_the_other_endings(store: Store) -> None:
     for route in (b"default:w\xffrk@0", b"no route", b"default:work@0"):
         store.client.rpush(store.keys.unreported(), b"id 1 0 cancelled 1000 " + route)
     assert [ending.kind for ending in take(store)] == ["", "", "work"]
+
+
+def test_run_that_the_doctor_takes_from_a_worker_without_a_lease_is_noted(store: Store) -> None:
+    take(store)
+    store.join("w1")
+    run = store.running("w1")
+    store.cancel(run.id, grace=10 * LEASE)
+    store.client.zrem(store.keys.workers(), "w1")
+    examine_store(store, repair=True)
+    assert store.status(run.id) == "cancelled"
+    assert take(store) == [UnreportedEnding(run.id, 1, 1, "cancelled", store.now / 1000, "k")]
+
+
+def test_ending_that_an_older_version_noted_has_no_kind(store: Store) -> None:
+    take(store)
+    store.client.rpush(store.keys.unreported(), "id-1 2 3 cancelled 4000", "id-2 1 0 dead 5000 default:work@0")
+    assert take(store) == [
+        UnreportedEnding("id-1", 2, 3, "cancelled", 4.0, ""),
+        UnreportedEnding("id-2", 1, 0, "dead", 5.0, "work"),
+    ]
+
+
+def test_entry_that_keeps_a_list_is_not_left_for_the_other_job(store: Store) -> None:
+    take_for_counts(store)
+    for _ in range(3):
+        take_for_spans(store)
+    assert store.client.lrange(store.keys.uncounted(), 0, -1) == [b"open"]
+    id = store.enqueue()
+    store.cancel(id)
+    take_for_spans(store)
+    take_for_spans(store)
+    kept, entry = store.client.lrange(store.keys.uncounted(), 0, -1)
+    assert (kept, entry.startswith(id.encode())) == (b"open", True)
+
+
+def test_lists_of_an_idle_coordinator_are_renewed_after_half_of_their_time(store: Store) -> None:
+    take(store)
+    lists = [store.keys.unreported(), store.keys.uncounted(), store.keys.untraced()]
+    for key in lists:
+        store.client.pexpire(key, UNREPORTED_MS // 2 + 60_000)
+    take(store)
+    assert all(store.client.pttl(key) <= UNREPORTED_MS // 2 + 60_000 for key in lists)
+    for key in lists:
+        store.client.pexpire(key, UNREPORTED_MS // 2 - 1)
+    take(store)
+    assert all(store.client.pttl(key) > UNREPORTED_MS - 60_000 for key in lists)
+
+
+def test_endings_behind_the_entry_that_keeps_a_list_are_taken_one_by_one(store: Store) -> None:
+    take(store)
+    ids = [store.enqueue() for _ in range(2)]
+    for id in ids:
+        store.cancel(id)
+    assert [[ending.id for ending in take(store, most=1)] for _ in range(4)] == [[], [ids[0]], [ids[1]], []]
