@@ -1,6 +1,7 @@
 -- take_endings: take the endings of runs that no worker reports, and keep the lists to which they are added.
 -- A coordinator may do one of two jobs with an ending, or both: report its span, and count it. A coordinator that does one job leaves
--- the endings that it takes for a coordinator that does the other job, if there is one. So each job gets each ending once, unless the server loses its last writes.
+-- the endings that it takes for a coordinator that does the other job, if there is one. So each job gets each ending once, unless the
+-- server loses its last writes.
 -- Role: coordinator
 -- Keys: uncounted, unreported, untraced
 -- ARGV: most, spans, counts
