@@ -36,14 +36,22 @@ class Budgets:
             if grant not in self._grants:
                 self._grants.add(grant)
                 self.granted[grant[0]] += GRANTED
+        self._count_losses(step)
         if self._facts.spent:
             self._look(step)
+
+    def _count_losses(self, step: Step) -> None:
+        """Count attempts that lose their run. The process of such an attempt may live and spend something afterwards."""
+        if step.call in OWNERS_ENDINGS:
+            return
+        for id, run in step.after.items():
+            was = step.before.get(id)
+            if was is not None and was.token and (run is None or not run.token):
+                self._lost[id] += 1
 
     def _look(self, step: Step) -> None:
         for id, run in step.after.items():
             was = step.before.get(id)
-            if was is not None and was.token and (run is None or not run.token) and step.call not in OWNERS_ENDINGS:
-                self._lost[id] += 1
             if run is None or not run.spend:
                 continue
             if was is not None and run.requests < was.requests:
