@@ -24,11 +24,12 @@ from coordinator.client.output.feed import Feed
 from coordinator.client.parent import warn_of_waiting
 from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
+from coordinator.client.waiting.direct_wait import DirectWait
 from coordinator.client.waiting.ending_tracker import EndingTracker
 from coordinator.client.waiting.hints import HintReader
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import Settings, settings
-from coordinator.errors import NotFound, Refused, Unreachable
+from coordinator.errors import CoordinatorError, NotFound, Refused, Unreachable
 from coordinator.middleware import Middleware, MiddlewareChain
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.policies.groups import UNCHANGED, GroupLimit, Unchanged
@@ -58,6 +59,7 @@ class _Session:
         self.feed = Feed(settings.address, self.wire)
         check = None if settings.address.scheme == "memory" else settings.address
         self.namespace = OpenNamespace(settings.namespace, clock, check=check, middleware=middleware)
+        self.direct = DirectWait(settings.address, self.wire, self.namespace)
 
     def close(self) -> None:
         self.feed.close()
@@ -428,8 +430,42 @@ class Client:
         return Handle(self, id, created, getattr(handler, "read_result", None), getattr(handler, "write_signal", None))
 
     def _ending(self, id: str, timeout: float | None) -> Ending:
-        with closing(self._endings([id], timeout)) as endings:
+        """Wait until a run has ended, and return its ending.
+
+        Raises:
+            ResultTimeout: The run has not ended in time.
+        """
+        tracker = EndingTracker([id], self._clock.monotonic(), timeout)
+        direct = self._open().direct
+        if direct.acquire():
+            try:
+                ending = self._wait_directly(id, tracker, direct)
+            finally:
+                direct.release()
+            if ending is not None:
+                return ending
+        with closing(self._track(tracker)) as endings:
             return next(endings)
+
+    def _wait_directly(self, id: str, tracker: EndingTracker, direct: DirectWait) -> Ending | None:
+        """Wait in this thread until a run has ended. Return None after an error: the run may have ended.
+
+        Raises:
+            ResultTimeout: The run has not ended in time.
+        """
+        while not (endings := self._collect(tracker, direct.client)):
+            warn_of_waiting(tracker.open)
+            rest = tracker.rest(self._clock.monotonic())
+            try:
+                ending = direct.wait(id, rest)
+            except CoordinatorError as error:
+                if isinstance(error, Unreachable) and tracker.left(self._clock.monotonic()) == 0.0:
+                    raise tracker.timed_out() from error
+                tracker.hint([id])  # the error may have cost the hint, so the caller must ask the server
+                return None
+            if ending is not None:
+                return ending
+        return endings[0]
 
     def _endings(self, ids: Iterable[str], timeout: float | None) -> Generator[Ending, None, None]:
         """Yield the endings of the runs, in the order in which the runs end.
@@ -437,7 +473,9 @@ class Client:
         Raises:
             ResultTimeout: Some of the runs have not ended in time.
         """
-        tracker = EndingTracker([*ids], self._clock.monotonic(), timeout)
+        return self._track(EndingTracker([*ids], self._clock.monotonic(), timeout))
+
+    def _track(self, tracker: EndingTracker) -> Generator[Ending, None, None]:
         hints = self._open().hints
         lists = self._do(run_operations.wake_lists, hints.client)
         with hints.mailbox([*tracker.open], lists) as mailbox:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coordinator.client.operations.open_namespace import (
     OpenNamespace,
@@ -28,6 +28,7 @@ from coordinator.views.run_view import read_counters, run_view
 T = TypeVar("T")
 
 WAITS_PER_TRIP = 500
+HINTS_PER_TRIP = 500
 
 
 def view(namespace: OpenNamespace, id: str) -> Plan[RunView]:
@@ -218,11 +219,29 @@ def collect_endings(namespace: OpenNamespace, ids: Sequence[str], client: str) -
         for id, answer in zip(part, answers, strict=True):
             if isinstance(answer, CoordinatorError):
                 raise as_reading_error(answer)
-            if answer[0] == "missing":
-                raise run_not_found(id)
-            if answer[0] == "ended":
-                endings.append(Ending.of(id, answer[1:]))
+            if (ending := _read_ending(id, answer)) is not None:
+                endings.append(ending)
     return sorted(endings, key=lambda ending: ending.at)
+
+
+def read_ending(keys: Keys, id: str, client: str) -> Plan[Ending | None]:
+    """Return the ending of a run, in one request. If the run has not ended, register the client and return None.
+
+    Raises:
+        NotFound: The run does not exist.
+    """
+    return _read_ending(id, (yield from reading(client_plans.wait(keys, id, client))))
+
+
+def _read_ending(id: str, answer: Sequence[Any]) -> Ending | None:
+    if answer[0] == "missing":
+        raise run_not_found(id)
+    return Ending.of(id, answer[1:]) if answer[0] == "ended" else None
+
+
+def forget_hints(keys: Keys, client: str) -> Plan[None]:
+    """Remove the hints from the wake list of a client."""
+    yield from reading(client_plans.take_hints(keys, client, HINTS_PER_TRIP))
 
 
 def wake_lists(namespace: OpenNamespace, client: str) -> Plan[dict[str, Keys]]:

@@ -1,1 +1,1 @@
-"""Wait for the endings of runs: read hints from the server, deliver them to waiting calls, and decide when a call asks it."""
+"""Wait for the endings of runs: block in the calling thread, or read hints from the server for all calls that wait."""

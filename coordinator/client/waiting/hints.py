@@ -1,7 +1,8 @@
 """Read hints that runs have ended, so that waiting calls need not poll.
 
 Each client has one reader. The reader blocks on the client's wake lists, takes hints from them, and delivers them to the mailboxes
-of the calls that wait. A hint only makes a call ask the server now. ending_tracker.py decides when a call asks without a hint.
+of the calls that wait. A hint only makes a call ask the server now. ending_tracker.py decides when a call asks without a hint. A
+thread that waits alone for one run uses direct_wait.py instead.
 """
 
 from __future__ import annotations

@@ -11,25 +11,56 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import tenacity
 
 from coordinator.clock import SystemClock
+from coordinator.errors import Unreachable
 from coordinator.model.address import Address, Node
-from coordinator.store.script import Request
+from coordinator.store.script import Argument, Request
 from coordinator.store.transport.answers import Answers, all_good, make_retrying
 from coordinator.store.transport.connections.exchange import exchange
 from coordinator.store.transport.connections.sync_pool import close_pool, make_pool
-from coordinator.store.transport.error_mapping import SlotMoved, TransientError, map_error
+from coordinator.store.transport.error_mapping import SlotMoved, TransientError, final_error, map_error
 from coordinator.store.transport.lane import MOST_REDIRECTS, Lane, LaneFinder
-from coordinator.store.transport.packets import count_next_trip
+from coordinator.store.transport.packets import Packet, count_next_trip
 from coordinator.store.transport.topology.discovery import discover
 from coordinator.store.transport.trip import TRIP_SECONDS, Trip
 
 LANES_AT_ONCE = 32  # the most lanes with a trip at the same time, for all threads that share a wire
+LEAST_BLOCK = 0.001  # seconds; BLPOP with 0 would wait forever
 _clock = SystemClock()
+
+
+@dataclass(slots=True)
+class BlockingPop:
+    """A command that waits for a token of a list, ahead of the commands of a trip.
+
+    Attributes:
+        key: The key of the list.
+        seconds: How long the server waits.
+        taken: True after the server has taken a token.
+    """
+
+    key: str
+    seconds: float
+    taken: bool = False
+
+    def exchange(self, connection: Any, commands: list[list[Argument]], packets: list[Packet]) -> list[Any]:
+        """Send this command and the commands of a trip, and return the replies to the commands of the trip.
+
+        Raises:
+            Exception: The server's error for this command. Without it, a caller would wait again and again without a pause.
+        """
+        ahead: list[Argument] = ["BLPOP", self.key, self.seconds]
+        token, *replies = exchange(connection, [ahead, *commands], packets, ahead=1, blocking=self.seconds)
+        if isinstance(token, Exception):
+            raise token
+        self.taken = token is not None
+        return replies
 
 
 class Wire:
@@ -77,6 +108,29 @@ class Wire:
                 lambda: gathered.take(self._try(gathered.waiting, again=True))
             )
         return gathered.result()
+
+    def ask_after_token(self, key: str, seconds: float, request: Request) -> tuple[bool, Any]:
+        """Send a request that the server carries out when a list has a token, or when the time is over.
+
+        The server takes the token from the list. The request is sent once, on a connection of its own. If the request gets an
+        error, the token may be lost.
+
+        Args:
+            key: The key of the list, in the partition of the request.
+            seconds: How long the server waits for a token.
+            request: The request. It must not wait for replicas.
+
+        Returns:
+            True if the list had a token, and the reply to the request or its error.
+        """
+        if self._pid != os.getpid():
+            self._start_process()
+        lane = self._lanes.find(request)
+        if lane is None:
+            return False, Unreachable(f"no node of {self.address} is known to serve this partition")
+        trip, pop = Trip(self.address, lane, [request], seconds), BlockingPop(key, max(seconds, LEAST_BLOCK))
+        (answer,) = self._travel(trip, lane, 1, pop)
+        return pop.taken, final_error(answer) if isinstance(answer, TransientError) else answer
 
     def close(self) -> None:
         """Close all connections."""
@@ -163,13 +217,17 @@ class Wire:
     def _trip(self, lane: Lane, requests: Sequence[Request]) -> list[Any]:
         """Make one trip, and return a reply or an error for each request."""
         trip = Trip(self.address, lane, requests, min(TRIP_SECONDS, self.timeout))
+        return self._travel(trip, lane, len(requests))
+
+    def _travel(self, trip: Trip, lane: Lane, count: int, pop: BlockingPop | None = None) -> list[Any]:
+        """Carry out a trip on a connection of its lane, and return a reply or an error for each of its `count` requests."""
         sent, closings = False, self._closings
         try:
             pool = self._pool(lane.node)
             connection = pool.get_connection()
             try:
                 sent = True
-                answers = self._run(trip, connection)
+                answers = self._run(trip, connection, pop)
             except BaseException:
                 connection.disconnect()
                 raise
@@ -178,7 +236,7 @@ class Wire:
         except Exception as error:  # noqa: BLE001  # any error is the answer to all requests of the trip
             if self._closings != closings:  # redis-py raises odd errors when another thread closes a connection in use
                 error = ConnectionError(f"another thread closed the connection: {error}")
-            answers = [trip.map_error(error, sent=sent)] * len(requests)
+            answers = [trip.map_error(error, sent=sent)] * count
         self._lanes.learn(lane, answers)
         return answers
 
@@ -191,10 +249,12 @@ class Wire:
                 close_pool(made)
         return pool
 
-    def _run(self, trip: Trip, connection: Any) -> list[Any]:
+    def _run(self, trip: Trip, connection: Any, pop: BlockingPop | None = None) -> list[Any]:
         steps = trip.run()
         try:
             commands = next(steps)
+            if pop is not None:  # a script that is missing is sent again without it: the token may have been taken
+                commands = steps.send(pop.exchange(connection, *commands))
             while True:
                 commands = steps.send(exchange(connection, *commands))
         except StopIteration as done:

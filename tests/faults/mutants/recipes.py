@@ -480,6 +480,79 @@ MUTANTS = [
         "        with self._boxes.lock:\n            thread, bell = self._thread, self._bell\n",
         "tests/integration/client/test_closing.py::test_signal_handler_can_close_a_client_whose_thread_has_its_locks",
     ),
+    # -- a thread that waits for a run at the server itself
+    Mutant(
+        "a direct wait takes the hints of the reader",
+        "coordinator/client/client.py",
+        "        self.direct = DirectWait(settings.address, self.wire, self.namespace)\n",
+        "        self.direct = DirectWait(settings.address, self.wire, self.namespace)\n"
+        "        self.direct.client = self.hints.client\n",
+        "tests/integration/client/test_direct_wait.py::test_second_thread_waits_with_the_reader",
+    ),
+    Mutant(
+        "all threads of a client wait directly",
+        "coordinator/client/waiting/direct_wait.py",
+        "return self._has_sockets and self._in_use.acquire(blocking=False)",
+        "return self._has_sockets",
+        "tests/integration/client/test_direct_wait.py",
+    ),
+    Mutant(
+        "a direct wait that ends with an error is never released",
+        "coordinator/client/client.py",
+        "            try:\n                ending = self._wait_directly(id, tracker, direct)\n"
+        "            finally:\n                direct.release()\n",
+        "            ending = self._wait_directly(id, tracker, direct)\n            direct.release()\n",
+        "tests/integration/client/test_direct_wait.py::test_next_call_waits_directly_after_a_timeout",
+    ),
+    Mutant(
+        "a direct wait forgets the run whose hint was lost with the connection",
+        "coordinator/client/client.py",
+        "                tracker.hint([id])  # the error may have cost the hint, so the caller must ask the server\n",
+        "",
+        "tests/integration/client/test_direct_wait.py::test_run_that_ended_while_the_connection_was_lost_is_noticed",
+    ),
+    Mutant(
+        "a direct wait asks a server that does not answer once more after its timeout",
+        "coordinator/client/client.py",
+        "                if isinstance(error, Unreachable) and tracker.left(self._clock.monotonic()) == 0.0:\n",
+        "                if False:\n",
+        "tests/integration/client/test_direct_wait.py::test_timeout_is_kept_if_the_server_does_not_answer",
+    ),
+    Mutant(
+        "a direct wait takes stale hints one by one",
+        "coordinator/client/waiting/direct_wait.py",
+        "        if ending is None and hinted:\n",
+        "        if False:\n",
+        "tests/integration/client/test_direct_wait.py",
+    ),
+    Mutant(
+        "a direct wait does not ask again after it removed its own hint with the stale ones",
+        "coordinator/client/waiting/direct_wait.py",
+        "            return drive(self._wire, run_operations.read_ending(keys, id, self.client))\n",
+        "            return None\n",
+        "tests/integration/client/test_direct_wait.py::test_run_that_ends_beside_a_stale_hint_is_noticed",
+    ),
+    Mutant(
+        "a refused blocking command is repeated without a pause",
+        "coordinator/store/transport/sync_wire.py",
+        "            raise token\n",
+        "            return replies\n",
+        "tests/integration/client/test_direct_wait.py::test_refused_blocking_command_is_not_repeated",
+    ),
+    Mutant(
+        "a blocking command of no seconds waits for ever",
+        "coordinator/store/transport/sync_wire.py",
+        "max(seconds, LEAST_BLOCK)",
+        "seconds",
+        "tests/integration/client/test_direct_wait.py::test_wait_of_no_time_does_not_block_for_ever",
+    ),
+    Mutant(
+        "the time limit of a connection ends a longer blocking command",
+        "coordinator/store/transport/connections/exchange.py",
+        "            wait_until_readable(connection._sock, blocking)\n",
+        "            pass\n",
+        "tests/integration/client/test_direct_wait.py::test_direct_wait_may_be_longer_than_a_trip",
+    ),
     # -- steps with children that come back with other inputs
     Mutant(
         "a step with fewer inputs than before takes the endings of children that it has no inputs for",
@@ -1139,8 +1212,8 @@ MUTANTS = [
     Mutant(
         "a thread gives up a large request that is still being sent",
         "coordinator/store/transport/connections/exchange.py",
-        "        if len(pieces) > 1:\n",
-        "        if False:\n",
+        "        elif len(pieces) > 1:\n",
+        "        elif False:\n",
         "tests/integration/transport/test_slow_lines.py::test_a_thread_sends_a_large_request_over_a_slow_line",
     ),
     Mutant(

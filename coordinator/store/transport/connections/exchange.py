@@ -8,7 +8,7 @@ from typing import Any
 import hiredis
 
 from coordinator.store.script import Argument
-from coordinator.store.transport.connections.silence import wait_for_reply
+from coordinator.store.transport.connections.silence import wait_for_reply, wait_until_readable
 from coordinator.store.transport.error_mapping import (
     ConnectionLost,
     ErrorReply,
@@ -27,14 +27,22 @@ def encode_commands(commands: Sequence[list[Argument]]) -> bytes:
     return b"".join([_pack(tuple(command)) for command in commands])
 
 
-def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Sequence[Packet] = ()) -> list[Any]:
+def exchange(
+    connection: Any,
+    commands: Sequence[list[Argument]],
+    packets: Sequence[Packet] = (),
+    ahead: int = 0,
+    blocking: float | None = None,
+) -> list[Any]:
     """Send commands and read their replies, from a thread.
 
     Args:
         connection: A connection of redis-py.
         commands: The commands to send.
-        packets: The packets to which the first commands belong, for the observer. Further commands ask how many replicas have
+        packets: The packets to which the commands belong, for the observer. Further commands ask how many replicas have
             confirmed the writes.
+        ahead: The number of commands that come before the commands of the packets.
+        blocking: Seconds for which the first command may block at the server. The time limit of the connection starts after them.
 
     Returns:
         For each command its reply, or the error that the server answered.
@@ -44,7 +52,9 @@ def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Seque
         pieces = _pieces(encode_commands(commands))
         connection.send_packed_command(pieces)
         observed.sent()
-        if len(pieces) > 1:
+        if blocking is not None:
+            wait_until_readable(connection._sock, blocking)
+        elif len(pieces) > 1:
             wait_for_reply(connection._sock, connection.socket_timeout)
         for _ in commands:
             try:
@@ -55,7 +65,7 @@ def exchange(connection: Any, commands: Sequence[list[Argument]], packets: Seque
                 raise _loading_error(error, replies) from None
             except (ConnectionLost, OSError) as error:
                 raise _closing_error(error, replies) from None
-        observed.answered(replies)
+        observed.answered(replies[ahead:])
     return replies
 
 
