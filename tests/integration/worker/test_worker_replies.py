@@ -187,9 +187,12 @@ def short_claim_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_timed_out_claim_that_arrives_late_loses_no_run(here, proxy, told):
     runs = Registry()
     begun = counting(runs)
-    worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # Only the heartbeats that the test asks for are sent.
+    worker, _ = here.worker(runs, url=proxy.url, lease=600.0)  # After the first heartbeat, the test asks for each one.
     await worker.ready.wait()
     lease = worker._membership.leases[0]
+    record = here.namespace.keys(0).worker(lease.worker)
+    # The first heartbeat opens the connection of all heartbeats, and the proxy soon refuses new connections.
+    await eventually(lambda: here.admin.hget(record, "memory"), "the first heartbeat")
     proxy.hold_requests(calls(scripts.CLAIM))
     id = await here.enqueue("work")
     await eventually(lambda: proxy.held, "the claim to be on its way")
@@ -198,8 +201,7 @@ async def test_timed_out_claim_that_arrives_late_loses_no_run(here, proxy, told)
     await eventually(lambda: lease.floor >= number, "the claim to time out")
     if told:
         worker._heartbeat.poke(lease)
-        floor = here.namespace.keys(0).worker(lease.worker)
-        await eventually(lambda: int(here.admin.hget(floor, "floor")) >= number, "the floor to reach the server")
+        await eventually(lambda: int(here.admin.hget(record, "floor")) >= number, "the floor to reach the server")
     proxy.release_requests()
     await eventually(lambda: proxy.late_replies, "the late claim")
     if told:
