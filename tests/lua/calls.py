@@ -23,7 +23,7 @@ from coordinator.store.plans import trees as tree_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.scripts import SCRIPTS
-from tests.lua import fleet_calls, rate_calls, schedule_calls
+from tests.lua import fleet_calls, graph_calls, rate_calls, record_calls, schedule_calls, session_calls
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
 
 ONE, TWO = id_from(NOW, 1, 0), id_from(NOW, 2, 0)
@@ -194,8 +194,8 @@ def judge(store: Store) -> Any:
 
 
 def recover(store: Store) -> Any:
-    for _ in "ab":
-        store.running()
+    for id in (ONE, TWO):
+        store.running(id=id)
     store.client.hset(store.keys.worker("w1"), "condemned", "struck")
     store.lock("recovery", "t1")
     return coordinator_plans.recover(
@@ -335,6 +335,8 @@ def create_namespace(store: Store) -> Any:
 # The functions above that are named like a script.
 PREPARE: dict[str, Prepare] = {script.name: globals()[script.name] for script in SCRIPTS if script.name in globals()}
 PREPARE |= schedule_calls.PREPARE | fleet_calls.PREPARE | rate_calls.PREPARE
+# The scripts of stand-alone checkpoints, graphs and sessions have tests of their own for most faults.
+PREPARE_EVERY: dict[str, Prepare] = PREPARE | record_calls.PREPARE | graph_calls.PREPARE | session_calls.PREPARE
 
 # A repeated call of these scripts answers differently, because it reports what is left to do.
 ANSWERS_DIFFER_WHEN_REPEATED = {

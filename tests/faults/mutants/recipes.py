@@ -2835,6 +2835,30 @@ MUTANTS = [
         "tests/lua/workers/test_abandon.py::test_worker_that_renewed_its_lease_since_the_caller_looked_keeps_its_runs",
     ),
     Mutant(
+        "a worker cannot release a run while memory is full",
+        LUA + "attempts/release.lua",
+        "-- Flags: allow-oom\n",
+        "",
+        "tests/lua/test_full_memory.py"
+        "::test_script_is_executed_or_refused_before_its_first_command[valkey-release-known]",
+    ),
+    Mutant(
+        "new runs are accepted although memory is full",
+        LUA + "runs/enqueue.lua",
+        "-- Role: producer\n",
+        "-- Role: producer\n-- Flags: allow-oom\n",
+        "tests/lua/test_full_memory.py"
+        "::test_script_is_executed_or_refused_before_its_first_command[valkey-enqueue-known]",
+    ),
+    Mutant(
+        "a script that full memory refuses is executed up to its first write",
+        "coordinator/store/script.py",
+        'shebang = "#!lua" + (',
+        'shebang = ("#!lua" if "Flags" in self.head else "--") + (',
+        "tests/lua/test_full_memory.py"
+        "::test_script_is_executed_or_refused_before_its_first_command[valkey-checkpoint-known]",
+    ),
+    Mutant(
         "a schedule does not say that it cannot fire because memory is full",
         "coordinator/services/scheduler.py",
         "                troubles += [(entry, error) for entry in {steps[step].name: steps[step] for step in part}.values()]\n",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,8 +30,7 @@ from coordinator.store.transport.wire import Wire, drive
 from tests.clusters import replicated
 from tests.conftest import StartServer
 from tests.impatience import impatient, wire_of
-from tests.lua import graph_calls, record_calls, session_calls
-from tests.lua.calls import PREPARE
+from tests.lua.calls import PREPARE_EVERY
 from tests.lua.store import Store
 from tests.servers import DURABLE, Kind, Server
 from tests.waiting import wait_until
@@ -188,7 +187,6 @@ def test_durability_that_the_server_can_not_keep_is_rejected(start_server: Start
 
 # ---- every script --------------------------------------------------------------------------------------------------------
 
-CALLS: dict[str, Callable[[Store], Any]] = PREPARE | record_calls.PREPARE | graph_calls.PREPARE | session_calls.PREPARE
 CONFIRMED = [script.name for script in SCRIPTS if script.confirmed]
 
 
@@ -199,7 +197,7 @@ def test_repeated_script_is_not_confirmed_by_an_empty_wait(lagging: Pair, namesp
     made = Wire(address(lagging.master.url), timeout=5)
     made.ask([read("{x:0}", "PING")])
     try:
-        request = next(CALLS[name](store))
+        request = next(PREPARE_EVERY[name](store))
         requests = [replace(one, at=Tag(one.at, 1)) for one in (request if isinstance(request, list) else [request])]
         lagging.replica.pause()
         with impatient(made, 0.01):  # The trip has its normal timeout. Only its WAIT is short.

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.config import address
-from coordinator.errors import CoordinatorError, NotConfigured, ServerFull, Unconfirmed, Unreachable
+from coordinator.errors import CoordinatorError, NotConfigured, Unconfirmed, Unreachable
 from coordinator.store import scripts
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
@@ -25,7 +25,7 @@ from tests.conftest import StartServer
 from tests.lua.calls import ANSWERS_DIFFER_WHEN_REPEATED, PREPARE
 from tests.lua.store import ROUTES, Store, delta
 from tests.proxy import Proxy, naming
-from tests.servers import Kind, Server
+from tests.servers import Server
 from tests.waiting import eventually, wait_until
 
 SECRET = "s3cr3t-pa55"
@@ -417,25 +417,6 @@ async def test_replica_is_reported(
     )
     assert isinstance(error, Unreachable)
     assert "is a replica and takes no writes: use the address of its primary" in str(error)
-
-
-@pytest.mark.parametrize("kind", ["valkey", "redis"])
-async def test_full_memory_refuses_only_new_data_and_ordinary_saves(
-    start_server: StartServer, open_store: Any, kind: Kind
-) -> None:
-    server = start_server(kind)
-    for name, prepare in PREPARE.items():
-        store = open_store(server)
-        plan = prepare(store)
-        server.admin.config_set("maxmemory", 1)
-        if name in ("enqueue", "fire", "schedule", "send", "join_children", "checkpoint", "emit", "note"):
-            request = next(plan)
-            (answer,) = store.wire.ask(request if isinstance(request, list) else [request])
-            assert isinstance(answer, ServerFull)
-            assert "is full: raise maxmemory or let runs end" in str(answer)
-        else:
-            store.do(plan)
-        server.admin.config_set("maxmemory", 0)
 
 
 async def test_no_error_shows_a_password(proxy: Proxy, sync_wire: Any, async_wire: Any, namespace: str) -> None:

@@ -18,7 +18,7 @@ from coordinator.store.generated_lua import CONSTANTS, FUNCTIONS, expand, expres
 from coordinator.store.rights import ROLES
 from coordinator.store.script import Script
 from coordinator.store.scripts import SCRIPTS
-from tests.lua.calls import PREPARE
+from tests.lua.calls import PREPARE, PREPARE_EVERY
 
 LUA = Path(str(files("coordinator.store"))) / "lua"
 PARTS = {path.stem: path.read_text() for path in sorted(LUA.glob("shared/*.lua"))}
@@ -68,6 +68,7 @@ def test_every_lua_file_is_a_script_or_a_shared_part() -> None:
     assert sorted(PREPARE) == sorted(
         s.name for s in SCRIPTS if not s.name.startswith(("record_", "graph_", "session_"))
     ), "tests know a call of each; records and graphs have tests of their own"
+    assert sorted(PREPARE_EVERY) == sorted(script.name for script in SCRIPTS)
 
 
 def test_script_is_imported_under_its_name() -> None:
@@ -264,14 +265,6 @@ def test_only_the_used_shared_functions_are_sent(script: Script) -> None:
     names = [name for one, some in made for name in (one or some).split(", ")]
     arguments = {*script.arguments, "items", "item", "TAG"}
     assert [name for name in names if name not in arguments and len(re.findall(rf"\b{name}\b", text)) < 2] == []
-
-
-def test_when_memory_is_full_only_new_data_and_ordinary_saves_are_refused() -> None:
-    refused = {script.name for script in SCRIPTS if not {"allow-oom", "no-writes"} & set(script.head.get("Flags", ()))}
-    assert refused == {
-        "enqueue", "fire", "schedule", "send", "join_children", "checkpoint", "emit", "note", "record_save", "graph_save",
-        "graph_copy", "session_add",
-    }  # fmt: skip
 
 
 def test_first_line_contains_only_flags_that_the_server_knows() -> None:
