@@ -8,6 +8,7 @@ near 100 % for each core, the machine does. The rounds are in turns.
 
 `--beside FOLDER` also measures another checkout of this project, in which `scripts/setup` was run, and prints the ratio of our
 figures to its figures in the same round. So two versions can be compared on a machine whose speed changes from minute to minute.
+The ratio of the fastest rounds is disturbed least, because other programs only make a round slower.
 """
 
 from __future__ import annotations
@@ -60,10 +61,21 @@ def medians(rows: list[dict[str, float]]) -> dict[str, float]:
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
 
-def compare(ours: list[dict[str, float]], others: list[dict[str, float]]) -> dict[str, float]:
-    """Return the median ratio of our figures to those of another version in the same rounds."""
-    ratios = [{name: row[name] / other[name] for name in row} for row, other in zip(ours, others, strict=True)]
-    return {name: round(ratio, 3) for name, ratio in medians(ratios).items()}
+def compare(ours: list[dict[str, float]], others: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Compare our figures with those of another version in the same rounds.
+
+    Returns:
+        For each figure the quartiles of the ratios of all rounds, and the ratio of the best rounds of both versions.
+    """
+    found = {}
+    for name in ours[0]:
+        ratios = [row[name] / other[name] for row, other in zip(ours, others, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        best = max if name == "runs_per_s" else min
+        fastest = best(row[name] for row in ours) / best(row[name] for row in others)
+        figures = {"median": middle, "quartile_1": low, "quartile_3": high, "fastest": fastest}
+        found[name] = {key: round(value, 3) for key, value in figures.items()}
+    return found
 
 
 def main() -> None:
@@ -102,8 +114,10 @@ def main() -> None:
         print(f"{processes} worker {'process' if processes == 1 else 'processes'}; limited by {limits[processes]}")
         for name, value in row.items():
             print(f"  {name:22} {value:>10}")
-        for name, ratio in beside.get(processes, {}).items():
-            print(f"  {name:22} {ratio:>10} x the version in {options.beside}")
+        if processes in beside:
+            print(f"  ratios to the version in {options.beside}")
+        for name, ratios in beside.get(processes, {}).items():
+            print(f"  {name:22}", "  ".join(f"{key} {ratio}" for key, ratio in ratios.items()))
 
 
 if __name__ == "__main__":
