@@ -209,8 +209,9 @@ class MiddlewareChain:
         "_around",
         "_ending",
         "_enqueue",
-        "_only",
         "_parts",
+        "_rest",
+        "_select",
         "_selecting",
         "_steps",
         "members",
@@ -229,8 +230,10 @@ class MiddlewareChain:
         self._ending = [one for one in self.members if type(one).on_ending is not Middleware.on_ending]
         self._steps = [one for one in self.members if type(one).around_step is not Middleware.around_step]
         self._selecting = tuple(one for one in self.members if type(one).selects is not Middleware.selects)
-        self._only = self._selecting[0] if len(self._selecting) == 1 else None
-        self._parts: dict[tuple[Middleware, ...], MiddlewareChain] = {}
+        self._parts: dict[tuple[Middleware, ...], MiddlewareChain] = {(): self}
+        # The usual case, which is called for each attempt: one middleware samples runs.
+        self._select = self._selecting[0].selects if len(self._selecting) == 1 else None
+        self._rest = self if self._select is None else self._without(self._selecting)
         self.sees_endings = bool(self._ending)
         self.reads_history = any(one.reads_history for one in self.members)
 
@@ -255,18 +258,20 @@ class MiddlewareChain:
 
     def of_run(self, run: str) -> MiddlewareChain:
         """Return the chain without the middleware whose `selects` returns False for the run with this id."""
-        if not self._selecting:
-            return self
-        if self._only is not None:  # the usual case, for speed
-            without = self._selecting if not _selects(self._only, run) else ()
-        else:
-            without = tuple(one for one in self._selecting if not _selects(one, run))
-        if not without:
-            return self
-        if without not in self._parts:
-            chosen = [one for one in self.members if one not in without]
-            self._parts[without] = MiddlewareChain(chosen) if chosen else NO_MIDDLEWARE
-        return self._parts[without]
+        if self._select is not None:
+            try:
+                return self if self._select(run) else self._rest
+            except Exception:
+                logger.exception("middleware %s failed in selects of run %s", _name(self._selecting[0]), run)
+                return self._rest
+        return self._without(tuple(one for one in self._selecting if not _selects(one, run)))
+
+    def _without(self, some: tuple[Middleware, ...]) -> MiddlewareChain:
+        """Return the chain without some of its middleware. Each such chain is made once."""
+        if some not in self._parts:
+            chosen = [one for one in self.members if one not in some]
+            self._parts[some] = MiddlewareChain(chosen) if chosen else NO_MIDDLEWARE
+        return self._parts[some]
 
     def around(self, attempt: AttemptInfo) -> _Around:
         """Return the context manager that is open while the handler of an attempt runs."""

@@ -11,13 +11,14 @@ workers agree on them, and a worker can report the attempts of a worker that was
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import TracebackType
 from typing import Any
+from zlib import crc32
 
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context, attach, detach
@@ -35,7 +36,7 @@ MOST_OPEN = 20_000  # spans of attempts whose outcome is not known yet; the olde
 LOST = ("recovered", "forced")  # endings of attempts whose worker was lost, so that it could not report them
 FAILED = ("failed", "retried", "rejected", "dead")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_LOW = (1 << 64) - 1
+CHECKSUMS = 1 << 32  # the number of checksums of run ids, see `_Ids.of`
 
 
 class Tracing(Middleware):
@@ -51,6 +52,7 @@ class Tracing(Middleware):
         self._provider = provider
         # The first tracer of a provider takes tens of milliseconds, which should not delay the first run.
         self._found: _Tracer | None = None if provider is None else _Tracer(provider)
+        self._limit: int | None = None  # see `_find_limit`
         self._open: dict[tuple[str, int], tuple[Span, _Trace]] = {}
         self._clock: Clock = SystemClock()
 
@@ -58,9 +60,8 @@ class Tracing(Middleware):
 
     def selects(self, run: str) -> bool:
         """Return False if the sampler of the provider leaves out the trace of a run."""
-        found = self._found if self._found is not None and self._provider is not None else self._tracer
-        limit = found.limit
-        return limit is None or (zlib.crc32(run.encode()) << 32) < limit
+        limit = self._limit if self._limit is not None else self._find_limit()
+        return crc32(run.encode()) < limit
 
     def on_enqueue(self, run: EnqueueInfo) -> None:
         """Report a span for the enqueue, and put its trace context into the headers of the run."""
@@ -72,19 +73,18 @@ class Tracing(Middleware):
             if span.get_span_context().trace_flags.sampled:
                 propagate.inject(run.headers)
 
-    @contextmanager
-    def around_attempt(self, attempt: AttemptInfo) -> Iterator[None]:
+    def around_attempt(self, attempt: AttemptInfo) -> AbstractContextManager[None]:
         """Make the span of the attempt the current span while its handler runs."""
+        return _CurrentSpan(self, attempt)
+
+    def start_attempt(self, attempt: AttemptInfo) -> Context:
+        """Start the span of an attempt, and return the context in which it is the current span."""
         known = _Trace.of(attempt)
         span = self._start(known, attempt.attempt, None)
         if len(self._open) >= MOST_OPEN:
             del self._open[next(iter(self._open))]
         self._open[attempt.run, attempt.attempt] = span, known
-        token = attach(trace.set_span_in_context(span, known.context))  # with the baggage of the producer
-        try:
-            yield
-        finally:
-            detach(token)
+        return trace.set_span_in_context(span, known.context)  # with the baggage of the producer
 
     def around_step(self, step: StepInfo) -> AbstractContextManager[object]:
         """Report a span for a phase or a wait, and for a save that takes longer than 10 ms."""
@@ -99,8 +99,9 @@ class Tracing(Middleware):
         if span is None or known is None:  # the handler was not started
             known = _Trace.of(attempt)
             span = self._start(known, attempt.attempt, _ns(self._clock.now() - ending.seconds))
-        for lost in _lost_up_to(attempt, attempt.attempt - 1):
-            self._report_lost(known, lost)
+        if attempt.history:
+            for lost in _lost_up_to(attempt, attempt.attempt - 1):
+                self._report_lost(known, lost)
         span.set_attribute("runs.outcome", ending.outcome)
         _set_error(span, ending)
         span.end()
@@ -131,13 +132,10 @@ class Tracing(Middleware):
     def _start(self, known: _Trace, number: int, start: int | None) -> Span:
         """Start the span of the attempt with this number. `start` is its start in Unix nanoseconds; None means now."""
         attempt, ids, destination = known.newest, known.ids, known.destination
-        attributes = {
-            **_messaging(destination, "process", "process"),
-            **_describe(attempt),
-            "runs.attempt": number,
-        }
+        attributes = _messaging(destination, "process", "process") | _describe(attempt)
+        attributes["runs.attempt"] = number
         if number == attempt.attempt:
-            attributes |= {"messaging.client.id": attempt.worker, "runs.cause": attempt.cause}
+            attributes["messaging.client.id"], attributes["runs.cause"] = attempt.worker, attempt.cause
         root = NonRecordingSpan(SpanContext(ids.trace, ids.root, is_remote=True, trace_flags=_SAMPLED))
         context = trace.set_span_in_context(root, known.context)
         name, links = f"process {destination}", self._links(known, number)
@@ -151,9 +149,10 @@ class Tracing(Middleware):
         if number > 1:
             before = SpanContext(ids.trace, ids.attempt(number - 1), is_remote=True, trace_flags=_SAMPLED)
             links.append(Link(before, {"runs.link": "previous attempt"}))
-        producer = trace.get_current_span(known.context).get_span_context()
-        if producer.is_valid:
-            links.append(Link(producer, {"runs.link": "producer"}))
+        if known.context:  # the producer has sent its context
+            producer = trace.get_current_span(known.context).get_span_context()
+            if producer.is_valid:
+                links.append(Link(producer, {"runs.link": "producer"}))
         return links
 
     def _report_lost(self, known: _Trace, lost: AttemptRecord) -> None:
@@ -198,12 +197,39 @@ class Tracing(Middleware):
             if self._clock.now() - began > LONG_SAVE:
                 self._tracer.tracer.start_span("save", start_time=_ns(began), attributes={"runs.step": "save"}).end()
 
+    def _find_limit(self) -> int:
+        """Return the limit of the tracer.
+
+        The number is kept from the time on at which a provider is set. The API of OpenTelemetry sets a provider once.
+        """
+        found = self._tracer
+        if found.has_provider:
+            self._limit = found.limit
+        return found.limit
+
     @property
     def _tracer(self) -> _Tracer:
         provider = self._provider or trace.get_tracer_provider()
         if self._found is None or self._found.provider is not provider:
             self._found = _Tracer(provider)
         return self._found
+
+
+class _CurrentSpan(AbstractContextManager[None]):
+    """A context manager in which the span of an attempt is the current span. A generator would take longer."""
+
+    __slots__ = ("_attempt", "_token", "_tracing")
+
+    def __init__(self, tracing: Tracing, attempt: AttemptInfo) -> None:
+        self._tracing, self._attempt = tracing, attempt
+
+    def __enter__(self) -> None:
+        self._token: Token[Context] = attach(self._tracing.start_attempt(self._attempt))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        detach(self._token)
 
 
 # ---- ids
@@ -225,7 +251,7 @@ class _Ids:
         The low half of the trace id decides whether the trace is sampled. It begins with a cheap checksum, see `Tracing.selects`.
         """
         digest = blake2b(attempt.run.encode(), digest_size=12).digest()
-        low = zlib.crc32(attempt.run.encode()) << 32 | int.from_bytes(digest[8:])
+        low = crc32(attempt.run.encode()) << 32 | int.from_bytes(digest[8:])
         return cls(
             attempt.run, attempt.life, int.from_bytes(digest[:8]) << 64 | low, _span_id(attempt.run, attempt.life, 0)
         )
@@ -295,7 +321,9 @@ class _Tracer:
     Attributes:
         provider: The provider.
         tracer: The tracer.
-        limit: A trace is sampled if the low half of its id is below this number; None if the sampler is of another kind.
+        has_provider: Whether a provider of an SDK is configured.
+        limit: A trace can be sampled only if the checksum of its run's id is below this number. Every checksum is below it if the
+            sampler is not based on the ids of traces.
     """
 
     def __init__(self, provider: trace.TracerProvider) -> None:
@@ -307,9 +335,11 @@ class _Tracer:
         sampler = getattr(provider, "sampler", None)
         sampler = getattr(sampler, "_root", sampler)  # of ParentBased
         bound = getattr(sampler, "bound", None)  # of TraceIdRatioBased
-        self.limit = bound if isinstance(bound, int) else None
-        if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
-            self.limit = 0  # no SDK is configured
+        # The sampler compares the low half of the trace id with its bound. That half begins with the checksum.
+        self.limit = -(-bound >> 32) if isinstance(bound, int) else CHECKSUMS
+        self.has_provider = not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
+        if not self.has_provider:
+            self.limit = 0
 
     def start(
         self, name: str, span_id: int, trace_id: int, context: Context, kind: SpanKind, attributes: dict[str, Any],
@@ -337,14 +367,16 @@ def _messaging(destination: str, name: str, kind: str) -> dict[str, Any]:
 
 def _describe(attempt: AttemptInfo) -> dict[str, Any]:
     """Return the attributes that all spans of a run have. Meta with names that begin with `gen_ai.` are attributes too."""
-    agents = {name: value for name, value in attempt.meta.items() if name.startswith("gen_ai.") and value is not None}
-    return {
-        **agents,
+    own = {
         "messaging.message.id": attempt.run,
         "messaging.destination.partition.id": attempt.run.rpartition("-")[2],
         "runs.kind": attempt.kind,
         "runs.life": attempt.life,
     }
+    if not attempt.meta:
+        return own
+    agents = {name: value for name, value in attempt.meta.items() if name.startswith("gen_ai.") and value is not None}
+    return agents | own
 
 
 def _lost_up_to(attempt: AttemptInfo, last: int) -> list[AttemptRecord]:

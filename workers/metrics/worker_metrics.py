@@ -18,7 +18,7 @@ from workers.metrics.cells import Cells
 
 PRIORITY_STEP = 1 << 43  # see Counters.score
 LARGE_CLAIM = 8  # of a claim with at least this number of runs, only some are measured, and their values count for all
-MEASURED = 4  # the number of runs of such a claim whose time in the queue is measured
+MEASURED = 2  # the number of runs of such a claim whose time in the queue is measured
 ONE_IN = 8  # of the attempts of such claims that are shorter than SHORT_ATTEMPT, one in this number is measured
 SHORT_ATTEMPT = 0.1  # seconds
 
@@ -128,7 +128,7 @@ class WorkerMetrics:
         self._outcomes = {word: cells.offset(catalog.ATTEMPTS, word) for word in OUTCOMES}
         self._seconds, self._seconds_sum = _histogram(cells, catalog.ATTEMPT_SECONDS)
         self._completed = {kind: base + self._outcomes["completed"] for kind, base in cells.base.items()}
-        self._unmeasured, self._last_claim = 0, 0.0
+        self._until_measured, self._last_claim = ONE_IN - 1, 0.0
         self._queued, self._queued_sum = _histogram(cells, catalog.QUEUED)
         self._claims = cells.at(catalog.CLAIMS, "runs"), cells.at(catalog.CLAIMS, "empty")
         self._at = {one.metric.name: one.at for one in cells.per_kind}
@@ -143,16 +143,15 @@ class WorkerMetrics:
         and updating the histogram cost more than the count. An attempt counts as short if the newest claim of the process was
         less than SHORT_ATTEMPT seconds after its own claim.
         """
-        kind = attempt.handler.kind
+        kind, saver, weight = attempt.handler.kind, attempt.saver, 1.0
         self._values[self._completed[kind]] += 1.0
-        saver, weight = attempt.saver, 1.0
         if saver is not None and saver.offered:
             self._count_skipped(kind, saver)
         if attempt.gate is not None and self._last_claim - attempt.began < SHORT_ATTEMPT:
-            self._unmeasured += 1
-            if self._unmeasured < ONE_IN:
+            if self._until_measured:
+                self._until_measured -= 1
                 return
-            self._unmeasured, weight = 0, float(ONE_IN)
+            self._until_measured, weight = ONE_IN - 1, float(ONE_IN)
         self._measure(kind, clock.monotonic() - attempt.began, weight)
 
     def attempt_ended(self, attempt: EndedAttempt, outcome: str, now: float) -> None:
@@ -181,7 +180,7 @@ class WorkerMetrics:
     def claimed(self, runs: Sequence[tuple[ClaimedRun, KindOfRun]], now: float) -> None:
         """Count a claim, and measure how long its new runs were queued.
 
-        Of a claim with eight or more runs, about four runs are measured, and their values count for all runs of the claim.
+        Of a claim with eight or more runs, two or three runs are measured, and their values count for all runs of the claim.
 
         Args:
             runs: The runs that the claim brought, with their handlers. The server orders them by the time that they waited.

@@ -3775,6 +3775,29 @@ MUTANTS = [
         "tests/integration/metrics/test_ended_runs.py::test_no_list_is_kept_without_metrics_and_traces",
     ),
     Mutant(
+        "the limit of a sampler is kept before a provider is set",
+        "coordinator/tracing.py",
+        "        if found.has_provider:\n            self._limit",
+        "        if found is not None:\n            self._limit",
+        "tests/integration/tracing/test_tracing.py"
+        "::test_provider_that_is_set_after_the_first_run_decides_about_later_runs",
+    ),
+    Mutant(
+        "a sampler that does not read trace ids leaves out runs",
+        "coordinator/tracing.py",
+        "if isinstance(bound, int) else CHECKSUMS",
+        "if isinstance(bound, int) else CHECKSUMS // 2",
+        "tests/integration/tracing/test_tracing.py"
+        "::test_provider_that_is_set_after_the_first_run_decides_about_later_runs",
+    ),
+    Mutant(
+        "a run that is not sampled keeps all middleware",
+        "coordinator/middleware.py",
+        "return self if self._select(run) else self._rest",
+        "return self if self._select(run) else self",
+        "tests/integration/tracing/test_tracing.py::test_sampled_runs_are_whole_and_others_report_nothing",
+    ),
+    Mutant(
         "lost attempts of an earlier life are reported again",
         "coordinator/tracing.py",
         " and entry.life == attempt.life",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
+import sys
 import zlib
 from collections.abc import AsyncIterator
 from functools import partial
@@ -371,6 +373,30 @@ async def test_sampled_runs_are_whole_and_others_report_nothing(here):
     for name in ("run ", "process "):
         assert {attributes(span)["messaging.message.id"] for span in traced.named(name)} == chosen
     assert len(traced.named("phase ")) == len(chosen)
+
+
+LATE_PROVIDER = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
+
+from coordinator.tracing import Tracing
+
+tracing = Tracing()
+assert not any(tracing.selects(f"run-{i}") for i in range(100)), "selected without an SDK"
+trace.set_tracer_provider(TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.3))))
+for _ in range(2):  # the second time with the limit that was kept
+    print(sum(tracing.selects(f"run-{i}") for i in range(1000)))
+print(sum(Tracing(TracerProvider(sampler=ALWAYS_ON)).selects(f"run-{i}") for i in range(1000)))
+"""
+
+
+def test_provider_that_is_set_after_the_first_run_decides_about_later_runs():
+    # A process sets its global provider once, so the program is a process of its own.
+    done = subprocess.run([sys.executable, "-c", LATE_PROVIDER], capture_output=True, text=True, timeout=60, check=True)
+    chosen = sum(zlib.crc32(f"run-{i}".encode()) < 0.3 * 2**32 for i in range(1000))
+    assert 0 < chosen < 1000
+    assert [int(line) for line in done.stdout.split()] == [chosen, chosen, 1000]
 
 
 async def test_program_without_an_sdk_reports_nothing(here):
