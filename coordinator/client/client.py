@@ -436,14 +436,14 @@ class Client:
             ResultTimeout: The run has not ended in time.
         """
         tracker = EndingTracker([id], self._clock.monotonic(), timeout)
-        direct = self._open().direct
-        if direct.acquire():
-            try:
+        direct, call, ending = self._open().direct, object(), None
+        try:
+            if direct.acquire(call, timeout):
                 ending = self._wait_directly(id, tracker, direct)
-            finally:
-                direct.release()
-            if ending is not None:
-                return ending
+        finally:
+            direct.release(call)
+        if ending is not None:
+            return ending
         with closing(self._track(tracker)) as endings:
             return next(endings)
 

@@ -31,7 +31,8 @@ from coordinator.errors import BadCall
 from coordinator.store.generated_lua import FUNCTIONS, expand, functions_for, names_in
 from coordinator.store.keys import Tag
 
-Argument = str | bytes | int | float
+# No float: hiredis 3.5 crashes the process if a signal handler raises while it packs one.
+Argument = str | bytes | int
 
 # Arguments that are whole numbers in every script. Any other value is refused before the first line, because a number that can't be
 # read in the middle of a script would leave half of its writes undone.

@@ -28,7 +28,6 @@ from coordinator.views.run_view import read_counters, run_view
 T = TypeVar("T")
 
 WAITS_PER_TRIP = 500
-HINTS_PER_TRIP = 500
 
 
 def view(namespace: OpenNamespace, id: str) -> Plan[RunView]:
@@ -241,7 +240,7 @@ def _read_ending(id: str, answer: Sequence[Any]) -> Ending | None:
 
 def forget_hints(keys: Keys, client: str) -> Plan[None]:
     """Remove the hints from the wake list of a client."""
-    yield from reading(client_plans.take_hints(keys, client, HINTS_PER_TRIP))
+    yield from reading(client_plans.take_hints(keys, client))
 
 
 def wake_lists(namespace: OpenNamespace, client: str) -> Plan[dict[str, Keys]]:

@@ -5,12 +5,12 @@ answers the question as soon as it has put a hint into the list. So the ending a
 reader, and no second thread has to wake the caller.
 
 One thread of a client at a time waits like this. It occupies a connection, so further threads share the hint reader. All errors
-end the direct wait, and the caller continues with the hint reader.
+end the direct wait, and the caller continues with the hint reader. A wait of less than a second also uses the hint reader: an idle
+server ends a blocking command up to 0.1 s after its time.
 """
 
 from __future__ import annotations
 
-import threading
 import uuid
 
 from coordinator.client.operations import runs as run_operations
@@ -18,6 +18,8 @@ from coordinator.client.operations.open_namespace import OpenNamespace
 from coordinator.model.address import Address
 from coordinator.store.transport.wire import Wire, drive, drive_after_token
 from coordinator.views.ending import Ending
+
+LEAST_SECONDS = 1.0  # shorter waits use the hint reader
 
 
 class DirectWait:
@@ -33,15 +35,27 @@ class DirectWait:
         self.client = uuid.uuid4().hex
         self._wire, self._namespace = wire, namespace
         self._has_sockets = address.scheme != "memory"  # fakeredis has no connection that could block
-        self._in_use = threading.Lock()
+        # A lock could stay locked: a KeyboardInterrupt may come after its acquisition, before the caller knows of it.
+        self._user: dict[str, object] = {}
 
-    def acquire(self) -> bool:
-        """Reserve the direct wait for this thread. Return False if another thread uses it, or if the server is in memory."""
-        return self._has_sockets and self._in_use.acquire(blocking=False)
+    def acquire(self, call: object, timeout: float | None) -> bool:
+        """Reserve the direct wait for a call.
 
-    def release(self) -> None:
-        """Let other threads use the direct wait."""
-        self._in_use.release()
+        Args:
+            call: Any object that stands for the call.
+            timeout: The longest wait of the call in seconds; None for no limit.
+
+        Returns:
+            False if another call uses the direct wait, if the timeout is short, or if the server is in memory.
+        """
+        if not self._has_sockets or (timeout is not None and timeout < LEAST_SECONDS):
+            return False
+        return self._user.setdefault("call", call) is call
+
+    def release(self, call: object) -> None:
+        """Let other calls use the direct wait. Nothing happens if this call did not reserve it."""
+        if self._user.get("call") is call:
+            del self._user["call"]
 
     def wait(self, id: str, seconds: float) -> Ending | None:
         """Wait until a run has ended, and return its ending. The server must know that `client` waits for the run.
@@ -61,6 +75,6 @@ class DirectWait:
         hinted, ending = drive_after_token(self._wire, keys.wake(self.client), seconds, plan)
         if ending is None and hinted:
             # The hint was about a run for which an earlier call has stopped waiting. There may be many such hints.
-            drive(self._wire, run_operations.forget_hints(keys, self.client))
-            return drive(self._wire, run_operations.read_ending(keys, id, self.client))
+            drive(self._wire, run_operations.forget_hints(keys, self.client), seconds)
+            return drive(self._wire, run_operations.read_ending(keys, id, self.client), seconds)
         return ending

@@ -24,7 +24,6 @@ from coordinator.store.transport.wire import AsyncBell, AsyncWire, Bell, Wire, d
 BLOCK = 5.0  # seconds of one blocking read
 BLOCK_MEMORY = 0.1  # fakeredis has no connection that could be closed under a reader, so its reads are short
 AFTER_TROUBLE = 0.5  # seconds of pause after an error; a waiting call asks every 5 s and reports the error itself
-HINTS_PER_TRIP = 500
 
 WakeLists = Mapping[str, Keys]
 
@@ -89,7 +88,7 @@ class HintReader:
                 id = found[1].decode()
                 self._boxes.deliver([id])
                 if self._boxes.waits_for_others(id):
-                    plan = client_plans.take_hints(lists[found[0]], self.client, HINTS_PER_TRIP)
+                    plan = client_plans.take_hints(lists[found[0]], self.client)
                     self._boxes.deliver(drive(self._wire, plan, timeout=1.0))
         except CoordinatorError:
             self._closed.wait(AFTER_TROUBLE)
@@ -157,7 +156,7 @@ class AsyncHintReader:
                         id = found[1].decode()
                         self._boxes.deliver([id])  # first, as in HintReader
                         if self._boxes.waits_for_others(id):
-                            plan = client_plans.take_hints(lists[found[0]], self.client, HINTS_PER_TRIP)
+                            plan = client_plans.take_hints(lists[found[0]], self.client)
                             self._boxes.deliver(await drive_async(self._wire, plan, timeout=1.0))
                 except CoordinatorError:
                     await self._clock.asleep(AFTER_TROUBLE)

@@ -294,7 +294,7 @@ def release(
     Returns:
         The answer word of release.lua: ok, delayed, dead, cancelled, failed, fenced or gap.
     """
-    reply = yield RELEASE.call(keys.at, now=now, id=id, token=token, mode=mode, jitter=jitter, delta=delta)
+    reply = yield RELEASE.call(keys.at, now=now, id=id, token=token, mode=mode, jitter=str(jitter), delta=delta)
     return word(reply)
 
 
@@ -337,7 +337,7 @@ def suspend(
         The answer word of suspend.lua: waiting, ok, delayed, cancelled, failed, fenced, gap or bad.
     """
     reply = yield SUSPEND.call(
-        keys.at, now=now, id=id, token=token, condition=condition.wire(), jitter=jitter, delta=delta
+        keys.at, now=now, id=id, token=token, condition=condition.wire(), jitter=str(jitter), delta=delta
     )
     return word(reply)
 
@@ -513,7 +513,7 @@ def reject(
         id=id,
         token=token,
         proven=int(proven),
-        jitter=jitter,
+        jitter=str(jitter),
         error=sealed(error),
         brief=sealed(brief(error)),
     )

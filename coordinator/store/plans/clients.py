@@ -16,6 +16,7 @@ from coordinator.store.script import Call, Request, read
 from coordinator.store.scripts import CANCEL, DISCARD, ENQUEUE, PAUSE, REVIVE, SEND, UNPAUSE, VIEW, WAIT
 
 TRIES = 20  # how often a pause is tried while other clients pause or unpause the same queue or kind
+HINTS_AT_ONCE = 500  # the most hints that one call takes from a wake list
 WAITER_TTL = 20_000  # ms that a client's registration outlives its last call; clients ask again every 5 s
 
 
@@ -130,9 +131,9 @@ def wait(keys: Keys, id: str, client: str) -> Generator[Request, Any, list[Any]]
     return [word(reply), *reply[1:]]
 
 
-def take_hints(keys: Keys, client: str, most: int) -> Generator[Request, Any, list[str]]:
-    """Take up to `most` run ids from the wake list of a client, and return them."""
-    reply = yield read(keys.at, "LPOP", keys.wake(client), most)
+def take_hints(keys: Keys, client: str) -> Generator[Request, Any, list[str]]:
+    """Take the oldest run ids from the wake list of a client, 500 at most, and return them."""
+    reply = yield read(keys.at, "LPOP", keys.wake(client), HINTS_AT_ONCE)
     return [text(id) for id in reply or ()]
 
 

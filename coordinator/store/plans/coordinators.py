@@ -96,7 +96,14 @@ def recover(
         now: The time in ms, for namespaces with the test clock.
     """
     reply = yield RECOVER.call(
-        keys.at, now=now, lock=lock, token=token, worker=worker, tick=round(tick * 1000), batch=batch, jitter=jitter
+        keys.at,
+        now=now,
+        lock=lock,
+        token=token,
+        worker=worker,
+        tick=round(tick * 1000),
+        batch=batch,
+        jitter=str(jitter),
     )
     return _recovered(reply)
 
@@ -119,7 +126,7 @@ def abandon(
     total = Recovered("ok")
     while True:
         reply = yield ABANDON.call(
-            keys.at, now=now, worker=worker, batch=batch, blame=blame, jitter=jitter, deadline=deadline
+            keys.at, now=now, worker=worker, batch=batch, blame=blame, jitter=str(jitter), deadline=deadline
         )
         part = _recovered(reply)
         if part.word != "ok":

@@ -143,7 +143,7 @@ def repair_runs(
     """
     return (
         yield from _send_repairs(
-            [scripts.REPAIR_RUN.call(keys.at, now=now, id=id, fault=fault, jitter=jitter) for id, fault in seen]
+            [scripts.REPAIR_RUN.call(keys.at, now=now, id=id, fault=fault, jitter=str(jitter)) for id, fault in seen]
         )
     )
 

@@ -229,7 +229,7 @@ class AsyncBell:
             pool = self._pools[node] = make_async_pool(self.address, node)
         packets = [] if call is None else pack([call])
         commands: list[list[Argument]] = [
-            ["BLPOP", *keys, seconds] if command is None else command,
+            ["BLPOP", *keys, str(seconds)] if command is None else command,
             *(packet.command(bare=False, whole=False) for packet in packets),
         ]
         # A connection that died without a sign is dropped a few seconds after the server should have answered.

@@ -56,7 +56,7 @@ class Bell:
         if self.address.kind == "cluster":
             self._cluster_bell = self._cluster_bell or _ClusterBell(self.address)
             return self._cluster_bell.run(lambda bell: bell.wait(keys, seconds))
-        return read_token(self._ask(keys, seconds, ["BLPOP", *keys, seconds]))
+        return read_token(self._ask(keys, seconds, ["BLPOP", *keys, str(seconds)]))
 
     def read(self, keys: Sequence[str], after: Sequence[str], most: int, seconds: float) -> Entries:
         """Wait until one of several streams of one partition has entries after a given id. See `AsyncBell.read`."""

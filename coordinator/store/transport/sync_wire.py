@@ -55,8 +55,8 @@ class BlockingPop:
         Raises:
             Exception: The server's error for this command. Without it, a caller would wait again and again without a pause.
         """
-        ahead: list[Argument] = ["BLPOP", self.key, self.seconds]
-        token, *replies = exchange(connection, [ahead, *commands], packets, ahead=1, blocking=self.seconds)
+        ahead: list[Argument] = ["BLPOP", self.key, str(self.seconds)]
+        token, *replies = exchange(connection, [ahead, *commands], packets, blocking=self.seconds)
         if isinstance(token, Exception):
             raise token
         self.taken = token is not None
@@ -105,15 +105,15 @@ class Wire:
         if gathered.open:
             seconds = self.timeout if timeout is None else timeout
             make_retrying(tenacity.Retrying, tenacity.stop_after_delay(seconds))(
-                lambda: gathered.take(self._try(gathered.waiting, again=True))
+                lambda: gathered.take(self._try(gathered.waiting, again=True)) and not self._closings
             )
         return gathered.result()
 
     def ask_after_token(self, key: str, seconds: float, request: Request) -> tuple[bool, Any]:
         """Send a request that the server carries out when a list has a token, or when the time is over.
 
-        The server takes the token from the list. The request is sent once, on a connection of its own. If the request gets an
-        error, the token may be lost.
+        The server takes the token from the list. The request is sent once. If it gets an error, the token may be lost. Meanwhile
+        the calling thread occupies one connection of the wire.
 
         Args:
             key: The key of the list, in the partition of the request.
@@ -129,7 +129,7 @@ class Wire:
         if lane is None:
             return False, Unreachable(f"no node of {self.address} is known to serve this partition")
         trip, pop = Trip(self.address, lane, [request], seconds), BlockingPop(key, max(seconds, LEAST_BLOCK))
-        (answer,) = self._travel(trip, lane, 1, pop)
+        (answer,) = self._carry_out(trip, lane, 1, pop)
         return pop.taken, final_error(answer) if isinstance(answer, TransientError) else answer
 
     def close(self) -> None:
@@ -217,9 +217,9 @@ class Wire:
     def _trip(self, lane: Lane, requests: Sequence[Request]) -> list[Any]:
         """Make one trip, and return a reply or an error for each request."""
         trip = Trip(self.address, lane, requests, min(TRIP_SECONDS, self.timeout))
-        return self._travel(trip, lane, len(requests))
+        return self._carry_out(trip, lane, len(requests))
 
-    def _travel(self, trip: Trip, lane: Lane, count: int, pop: BlockingPop | None = None) -> list[Any]:
+    def _carry_out(self, trip: Trip, lane: Lane, count: int, pop: BlockingPop | None = None) -> list[Any]:
         """Carry out a trip on a connection of its lane, and return a reply or an error for each of its `count` requests."""
         sent, closings = False, self._closings
         try:
@@ -241,6 +241,8 @@ class Wire:
         return answers
 
     def _pool(self, node: Node) -> Any:
+        if self._closings:  # a new pool would never be closed
+            raise ConnectionError(f"the connection to {self.address} was closed before the request was sent")
         pool = self._pools.get(node)
         if pool is None:
             made = make_pool(self.address, node, min(TRIP_SECONDS, self.timeout))

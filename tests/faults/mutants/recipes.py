@@ -492,16 +492,15 @@ MUTANTS = [
     Mutant(
         "all threads of a client wait directly",
         "coordinator/client/waiting/direct_wait.py",
-        "return self._has_sockets and self._in_use.acquire(blocking=False)",
-        "return self._has_sockets",
+        'return self._user.setdefault("call", call) is call',
+        "return True",
         "tests/integration/client/test_direct_wait.py",
     ),
     Mutant(
         "a direct wait that ends with an error is never released",
         "coordinator/client/client.py",
-        "            try:\n                ending = self._wait_directly(id, tracker, direct)\n"
-        "            finally:\n                direct.release()\n",
-        "            ending = self._wait_directly(id, tracker, direct)\n            direct.release()\n",
+        "        finally:\n            direct.release(call)\n",
+        "        finally:\n            pass\n",
         "tests/integration/client/test_direct_wait.py::test_next_call_waits_directly_after_a_timeout",
     ),
     Mutant(
@@ -528,7 +527,7 @@ MUTANTS = [
     Mutant(
         "a direct wait does not ask again after it removed its own hint with the stale ones",
         "coordinator/client/waiting/direct_wait.py",
-        "            return drive(self._wire, run_operations.read_ending(keys, id, self.client))\n",
+        "            return drive(self._wire, run_operations.read_ending(keys, id, self.client), seconds)\n",
         "            return None\n",
         "tests/integration/client/test_direct_wait.py::test_run_that_ends_beside_a_stale_hint_is_noticed",
     ),
@@ -549,9 +548,37 @@ MUTANTS = [
     Mutant(
         "the time limit of a connection ends a longer blocking command",
         "coordinator/store/transport/connections/exchange.py",
-        "            wait_until_readable(connection._sock, blocking)\n",
-        "            pass\n",
+        'limit = {} if blocking is None else {"timeout": blocking + LATE}',
+        "limit: dict[str, float] = {}",
         "tests/integration/client/test_direct_wait.py::test_direct_wait_may_be_longer_than_a_trip",
+    ),
+    Mutant(
+        "the requests after a stale hint are repeated beyond the timeout of the wait",
+        "coordinator/client/waiting/direct_wait.py",
+        "drive(self._wire, run_operations.forget_hints(keys, self.client), seconds)",
+        "drive(self._wire, run_operations.forget_hints(keys, self.client))",
+        "tests/integration/client/test_direct_wait.py::test_timeout_is_kept_if_the_server_stops_after_a_stale_hint",
+    ),
+    Mutant(
+        "a closed wire opens connections",
+        "coordinator/store/transport/sync_wire.py",
+        "        if self._closings:  # a new pool would never be closed\n",
+        "        if False:\n",
+        "tests/integration/client/test_direct_wait.py::test_closed_wire_opens_no_connection",
+    ),
+    Mutant(
+        "a closed wire repeats its requests",
+        "coordinator/store/transport/sync_wire.py",
+        "gathered.take(self._try(gathered.waiting, again=True)) and not self._closings",
+        "gathered.take(self._try(gathered.waiting, again=True))",
+        "tests/integration/client/test_direct_wait.py::test_closed_wire_opens_no_connection",
+    ),
+    Mutant(
+        "a blocking command has a float, with which a signal handler that raises crashes the process",
+        "coordinator/store/transport/sync_wire.py",
+        '["BLPOP", self.key, str(self.seconds)]',
+        '["BLPOP", self.key, self.seconds]',
+        "tests/integration/client/test_direct_wait.py::test_blocking_commands_have_no_floats",
     ),
     # -- steps with children that come back with other inputs
     Mutant(
@@ -1212,8 +1239,8 @@ MUTANTS = [
     Mutant(
         "a thread gives up a large request that is still being sent",
         "coordinator/store/transport/connections/exchange.py",
-        "        elif len(pieces) > 1:\n",
-        "        elif False:\n",
+        "        if blocking is None and len(pieces) > 1:\n",
+        "        if False:\n",
         "tests/integration/transport/test_slow_lines.py::test_a_thread_sends_a_large_request_over_a_slow_line",
     ),
     Mutant(

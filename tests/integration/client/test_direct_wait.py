@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator import Client, NotFound, Refused, ResultTimeout, RunCancelled, Unreachable
-from coordinator.client.waiting import ending_tracker
+from coordinator.client.waiting import direct_wait, ending_tracker
 from coordinator.client.waiting.direct_wait import DirectWait
 from coordinator.config import address
 from coordinator.encoding.codec import encode
@@ -20,8 +22,10 @@ from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.workers import Claimed, WorkerRecord
 from coordinator.store.script import read
+from coordinator.store.transport.connections import exchange
 from coordinator.store.transport.wire import Wire, drive
-from tests.servers import Server
+from tests.certificates import Certificates
+from tests.servers import Server, free_port
 from tests.waiting import wait_until
 
 ROUTES = ("default:work@0",)
@@ -94,6 +98,12 @@ def readers() -> int:
 
 
 @pytest.fixture
+def _direct_if_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let also short waits use the direct wait."""
+    monkeypatch.setattr(direct_wait, "LEAST_SECONDS", 0.0)
+
+
+@pytest.fixture
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the methods of Wire that send requests, in the order of their calls."""
     calls: list[str] = []
@@ -137,6 +147,7 @@ def test_largest_result_arrives_with_the_hint(bench: Bench) -> None:
     assert readers() == 0
 
 
+@pytest.mark.usefixtures("_direct_if_short")
 def test_next_call_waits_directly_after_a_timeout(bench: Bench) -> None:
     run = bench.start()
     with pytest.raises(ResultTimeout):
@@ -159,6 +170,7 @@ def test_second_thread_waits_with_the_reader(bench: Bench) -> None:
     assert [waiting[0].result(LONG / 2), waiting[2].result(LONG / 2)] == [1, 1]
 
 
+@pytest.mark.usefixtures("_direct_if_short")
 def test_hints_about_runs_that_no_call_waits_for_are_removed_together(bench: Bench, trips: list[str]) -> None:
     left = [bench.start() for _ in range(30)]
     for run in left:
@@ -278,13 +290,105 @@ def test_wait_of_no_time_does_not_block_for_ever(bench: Bench) -> None:
 
 
 def test_timeout_is_kept_if_the_server_does_not_answer(bench: Bench, trips: list[str]) -> None:
-    """After the timeout the thread waits for the server as long as for any reply. It does not ask once more."""
+    """After the timeout the thread waits one second longer for the server. It does not ask once more."""
     waiting = bench.result(bench.start(), timeout=1.0)
     trips.clear()
     bench.server.pause()
+    began = time.monotonic()
     try:
         with pytest.raises(ResultTimeout):
             waiting.result(LONG / 2)
     finally:
         bench.server.resume()
     assert trips == []
+    assert time.monotonic() - began < 4.0  # the time limit of a connection is 5 s
+
+
+def test_timeout_is_kept_if_the_server_stops_after_a_stale_hint(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, send = bench.start(), Wire.ask_after_token
+
+    def send_and_stop_the_server(wire: Wire, *args: Any) -> Any:
+        answer = send(wire, *args)
+        bench.server.pause()
+        return answer
+
+    bench.server.admin.rpush(bench.wake_list, "stale")
+    monkeypatch.setattr(Wire, "ask_after_token", send_and_stop_the_server)
+    began = time.monotonic()
+    try:
+        with pytest.raises(ResultTimeout):
+            bench.client.handle(run.id).result(1.0)
+    finally:
+        bench.server.resume()
+    assert time.monotonic() - began < 15.0  # requests are repeated for 30 s if they have no other limit
+
+
+def test_blocking_commands_have_no_floats(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """hiredis 3.5 crashes the process if a signal handler raises, as for Ctrl-C, while it packs a float."""
+    sent: list[Any] = []
+    encode_commands = exchange.encode_commands
+
+    def record(commands: Any) -> bytes:
+        sent.extend(argument for command in commands for argument in command)
+        return encode_commands(commands)
+
+    monkeypatch.setattr(exchange, "encode_commands", record)
+    runs = [bench.start(), bench.start()]
+    waiting = [bench.result(run) for run in runs]  # the second thread waits with the reader
+    for run, waits in zip(runs, waiting, strict=True):
+        bench.complete(run, 1)
+        assert waits.result(LONG / 2) == 1
+    assert sent.count("BLPOP") >= 2
+    assert not [argument for argument in sent if isinstance(argument, float)]
+
+
+def test_short_wait_uses_the_reader(bench: Bench, trips: list[str]) -> None:
+    with pytest.raises(ResultTimeout):
+        bench.client.handle(bench.start().id).result(0.05)
+    assert "ask_after_token" not in trips
+
+
+def test_interrupted_wait_does_not_keep_the_direct_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may raise at any line, also between the acquisition and the first line after it."""
+    run, acquire = bench.start(), DirectWait.acquire
+
+    def acquire_and_interrupt(*args: Any) -> bool:
+        acquire(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DirectWait, "acquire", acquire_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.client.handle(run.id).result(LONG)
+    monkeypatch.setattr(DirectWait, "acquire", acquire)
+    waiting = bench.result(run)
+    bench.complete(run, 1)
+    assert waiting.result(LONG / 2) == 1
+    assert readers() == 0
+
+
+def test_closed_wire_opens_no_connection(bench: Bench) -> None:
+    """Another thread may close the client between two requests of a wait. A new connection would never be closed."""
+    wire, request = Wire(address(bench.server.url), timeout=LONG), read(bench.keys.at, "EXISTS", bench.wake_list)
+    assert wire.ask([request]) == [0]
+    wire.close()
+    connections = len(bench.server.admin.client_list())
+    began = time.monotonic()
+    (answer,) = wire.ask([request])
+    taken, direct_answer = wire.ask_after_token(bench.wake_list, LONG, request)
+    assert time.monotonic() - began < LONG / 2  # a closed wire does not repeat its requests
+    assert isinstance(answer, Unreachable)
+    assert isinstance(direct_answer, Unreachable)
+    assert not taken
+    assert len(bench.server.admin.client_list()) <= connections
+
+
+def test_new_tls_connection_may_block_longer_than_a_trip(
+    start_server: Callable[..., Server], tmp_path: Path, namespace: str
+) -> None:
+    """The server sends session tickets first. They must not count as the reply to the blocking command."""
+    certificates, port = Certificates(tmp_path / "certificates"), free_port()
+    start_server("redis", {"tls-port": str(port), **certificates.settings()})
+    keys = Keys(namespace, 0)
+    with closing(Wire(address(f"rediss://127.0.0.1:{port}/0?{certificates.options()}"), timeout=0.3)) as wire:
+        request = read(keys.at, "EXISTS", keys.wake("client"))
+        assert wire.ask_after_token(keys.wake("client"), 1.0, request) == (False, 0)

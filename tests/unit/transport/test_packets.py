@@ -27,7 +27,7 @@ def fail(run: str) -> Call:
 
 
 def release(run: str) -> Call:
-    return RELEASE.call(AT, now="", id=run, token="t", mode="stopping", jitter=0.5, delta=b"")
+    return RELEASE.call(AT, now="", id=run, token="t", mode="stopping", jitter="0.5", delta=b"")
 
 
 def claim() -> Call:

@@ -8,7 +8,7 @@ from typing import Any
 import hiredis
 
 from coordinator.store.script import Argument
-from coordinator.store.transport.connections.silence import wait_for_reply, wait_until_readable
+from coordinator.store.transport.connections.silence import wait_for_reply
 from coordinator.store.transport.error_mapping import (
     ConnectionLost,
     ErrorReply,
@@ -19,6 +19,7 @@ from coordinator.store.transport.observer import start_exchange
 from coordinator.store.transport.packets import Packet
 
 PIECE = 256 * 1024
+LATE = 1.0  # seconds that the reply to a blocking command may be late before its connection counts as lost
 _pack: Callable[[tuple[Argument, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub allows one argument
 
 
@@ -31,7 +32,6 @@ def exchange(
     connection: Any,
     commands: Sequence[list[Argument]],
     packets: Sequence[Packet] = (),
-    ahead: int = 0,
     blocking: float | None = None,
 ) -> list[Any]:
     """Send commands and read their replies, from a thread.
@@ -41,8 +41,8 @@ def exchange(
         commands: The commands to send.
         packets: The packets to which the commands belong, for the observer. Further commands ask how many replicas have
             confirmed the writes.
-        ahead: The number of commands that come before the commands of the packets.
-        blocking: Seconds for which the first command may block at the server. The time limit of the connection starts after them.
+        blocking: Seconds for which the first command may block at the server; None if no command blocks. The blocking command comes
+            before the commands of the packets. The time limit of the connection applies to the replies after it.
 
     Returns:
         For each command its reply, or the error that the server answered.
@@ -52,20 +52,20 @@ def exchange(
         pieces = _pieces(encode_commands(commands))
         connection.send_packed_command(pieces)
         observed.sent()
-        if blocking is not None:
-            wait_until_readable(connection._sock, blocking)
-        elif len(pieces) > 1:
+        if blocking is None and len(pieces) > 1:
             wait_for_reply(connection._sock, connection.socket_timeout)
+        limit = {} if blocking is None else {"timeout": blocking + LATE}
         for _ in commands:
             try:
-                replies.append(connection.read_response())
+                replies.append(connection.read_response(**limit))
+                limit = {}
             except ErrorReply as error:
                 replies.append(error)
             except ServerLoading as error:
                 raise _loading_error(error, replies) from None
             except (ConnectionLost, OSError) as error:
                 raise _closing_error(error, replies) from None
-        observed.answered(replies[ahead:])
+        observed.answered(replies if blocking is None else replies[1:])
     return replies
 
 
