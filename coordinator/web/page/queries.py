@@ -121,7 +121,8 @@ class PageQueries:
         """
         known = self._report
         old = known is None or _clock.monotonic() - known[0] > CHEAP_SECONDS
-        if old and not self._examining.locked() and not self._refused:
+        # Viewers that have a report do not wait for an examination that is in progress. The others share it.
+        if old and not self._refused and (known is None or not self._examining.locked()):
             overview = await self._client.status()
             if sum(overview.counts.values()) <= SMALL_NAMESPACE:
                 try:

@@ -712,6 +712,16 @@ async def test_doctor_is_asked_cheaply_by_the_overview(client: AsyncClient, monk
     assert examinations == 1
 
 
+async def test_first_viewers_share_the_examination_that_is_in_progress(client: AsyncClient) -> None:
+    await client.enqueue("greet")
+    page_queries = PageQueries(client)
+    lock = page_queries._examining
+    async with lock:  # as while the examination for another viewer is in progress
+        late = asyncio.create_task(page_queries.cheap_doctor())
+        await eventually(lambda: late.done() or lock._waiters, "the second viewer to ask")
+    assert (await late)["examined"]
+
+
 async def test_fire_times_of_a_schedule_have_their_runs(client: AsyncClient, real_url: str, namespace: str) -> None:
     await client.schedule("often", 1, "greet", overlap="allow")
     settings = Settings(real_url, namespace)

@@ -36,11 +36,12 @@ export function overview(root) {
   let findings = [], stopped = false, examining = 0;
   // The server keeps one report for all viewers, and examines only a small namespace on its own.
   async function examine() {
+    let pause = 60000;
     try {
       const report = await get("doctor", { cheap: "1" });
       findings = report.examined && !report.healthy ? [`the doctor found ${plural(report.found, "problem")} ${duration(report.age)} ago: ${report.findings[0]?.sentence || ""}`] : [];
-    } catch { findings = []; }
-    if (!stopped) examining = setTimeout(examine, 60000);
+    } catch { findings = []; pause = 5000; }
+    if (!stopped) examining = setTimeout(examine, pause);
   }
 
   function update(data) {
