@@ -40,6 +40,7 @@ class ShimServer(Server):
     """A server with the preloaded library."""
 
     def __init__(self, kind: Kind, directory: Path, settings: dict[str, str]) -> None:
+        self.furthest = 0.0  # the most seconds by which the clock has ever been ahead
         path = directory / "control"
         path.write_bytes(bytes(_SIZE))
         with path.open("r+b") as file:
@@ -65,6 +66,7 @@ class ShimServer(Server):
         Valkey 9.1 reads the time of day only once in a millisecond. A call in the same millisecond would get the old time.
         """
         jump = abs(seconds - self.ahead)
+        self.furthest = max(self.furthest, seconds)
         self._set(0, round(seconds * 1e6))
         if self.answers and jump:
             wait_until(lambda: abs(self._ahead_in_calls() - seconds) < jump / 2, "the server to use the new time")
