@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,12 +16,14 @@ from coordinator.model.run import Status
 from coordinator.views.formatting import clean, format_duration, format_size
 from coordinator.views.namespace_display import has_coordinator
 from coordinator.views.run_display import STATUS_STYLES
-from coordinator.views.table import new_table
+from coordinator.views.table import PlainTable, new_table
 
 _BARS = "▁▂▃▄▅▆▇█"
 _STATES = {"working": "green", "draining": "yellow", "silent": "red", "gone": "bold red"}
 _BAR_WIDTH = 10
+_CODE_WIDTH = 8
 _LEAST_EVENTS = 3
+_FIXED_LINES = 7  # the head, the counts, two headings, three empty lines
 
 
 def event_line(event: RunEvent) -> Text:
@@ -65,21 +68,34 @@ def board_frame(board: Board, address: str, width: int, height: int) -> Renderab
     if board.overview is None:
         return Text(board.error or f"connecting to {address} …", "yellow" if board.error else "dim")
     queues, processes, attention = board.queues(), board.processes(), board.attention()
-    room = max(_LEAST_EVENTS + 4, height - 8 - len(attention))
-    shown_queues = queues[: max(1, room // 3)]
-    room -= len(shown_queues)
-    rows = _workers_table(processes, max(1, room - _LEAST_EVENTS - 2), width)
-    room -= rows.row_count + 2
+    room = max(3, height - _FIXED_LINES - _LEAST_EVENTS)
+    sentences = _fitting(attention, max(1, room // 3))
+    room -= len(attention[:sentences]) + (sentences < len(attention))
+    kinds = _fitting(queues, max(room // 3, room - len(processes)))
+    room -= kinds + (kinds < len(queues))
     parts: list[RenderableType] = [_head(board, address, width), _counts(board), Text()]
-    if shown_queues:
-        parts += [_queues_table(shown_queues, width)]
-    if len(queues) > len(shown_queues):
-        parts += [Text(f"and {len(queues) - len(shown_queues)} more kinds", "dim")]
+    if kinds:
+        parts += [_queues_table(queues[:kinds], width)]
+    if kinds < len(queues):
+        parts += [Text(f"and {len(queues) - kinds} more kinds", "dim")]
+    rows = _workers_table(processes, room, width)
     parts += [Text(), rows if rows.row_count else Text("no workers", "dim")]
-    parts += [Text("! " + clean(sentence), "yellow", no_wrap=True, overflow="ellipsis") for sentence in attention]
+    parts += [_sentence(text) for text in attention[:sentences]]
+    if sentences < len(attention):
+        parts += [_sentence(f"and {len(attention) - sentences} more")]
     parts += [Text()]
-    parts += [event_line(event) for event in list(board.events)[: max(_LEAST_EVENTS, room)]]
+    left = height - sum(part.row_count + 1 if isinstance(part, PlainTable) else 1 for part in parts)
+    parts += [event_line(event) for event in list(board.events)[: max(_LEAST_EVENTS, left)]]
     return Group(*parts)
+
+
+def _fitting(items: Sequence[object], lines: int) -> int:
+    """Return how many items are shown on this number of lines. If there are more items, one line says how many."""
+    return len(items) if len(items) <= lines else max(1, lines - 1)
+
+
+def _sentence(text: str) -> Text:
+    return Text("! " + clean(text), "yellow", no_wrap=True, overflow="ellipsis")
 
 
 def _head(board: Board, address: str, width: int) -> Table:
@@ -110,32 +126,58 @@ def _queues_table(rows: Sequence[QueueRow], width: int) -> Table:
     table = new_table(
         "kind", "queue", "queued", "oldest", "running", "ended/s", "", right=("queued", "oldest", "running", "ended/s")
     )
-    bars = max(0, min(40, width - 62))
+    names = max(len(row.kind) for row in rows) + max(len(row.queue) for row in rows)
+    bars = max(_BAR_WIDTH, min(40, width - 46 - names))
     for row in rows:
         state = Text("paused", "yellow") if row.paused else Text("no worker", "red") if not row.workers else Text("")
-        spark = Text(sparkline(row.history, max(10, bars)), "green")
+        spark = Text(sparkline(row.history, bars), "green")
         table.add_row(
             row.kind, row.queue, Text(f"{row.queued:,}", "cyan" if row.queued else "dim"),
             "" if row.age is None else format_duration(row.age), Text(str(row.running), "green" if row.running else "dim"),
             f"{row.rate:.1f}", state if state.plain else spark,
         )  # fmt: skip
-    return table
+    return _on_one_line(table, width, "queue", "kind")
 
 
-def _workers_table(rows: Sequence[ProcessRow], most: int, width: int) -> Table:
+def _workers_table(rows: Sequence[ProcessRow], lines: int, width: int) -> Table:
     table = new_table("worker", "code", "slots", "", "memory", "state", right=("slots", "memory"))
-    for row in rows[:most]:
+    shown = _fitting(rows, lines)
+    for row in rows[:shown]:
         use = row.use
         filled = -(-use.busy * _BAR_WIDTH // max(1, use.slots))
         bar = Text("█" * filled, "green").append("░" * (_BAR_WIDTH - filled), "dim")
         age = f" {format_duration(row.lease_age)}" if row.state in ("silent", "gone") else ""
         finishing = f", {use.remark}" if use.remark else ""
         table.add_row(
-            f"{row.host}:{row.pid}"[: width // 3], row.code[:12], f"{use.busy}/{use.slots}", bar, format_size(row.memory),
-            Text(row.state + age, _STATES[row.state]).append(finishing + _kinds(row), "dim"),
+            _place(row.host, row.pid, width // 3), row.code[:_CODE_WIDTH], f"{use.busy}/{use.slots}", bar,
+            format_size(row.memory), Text(row.state + age, _STATES[row.state]).append(finishing + _kinds(row), "dim"),
         )  # fmt: skip
-    if len(rows) > most:
-        table.add_row(f"and {len(rows) - most} more", "", "", "", "", "")
+    if shown < len(rows):
+        table.add_row(f"and {len(rows) - shown} more", "", "", "", "", "")
+    return _on_one_line(table, width, "state")
+
+
+def _place(host: str, pid: int, width: int) -> str:
+    """Return the host and the process id. Of a long host, the domain is left out, and then its middle."""
+    host, room = clean(host), max(3, width - len(f":{pid}"))
+    if len(host) > room:
+        host = host.partition(".")[0]
+    if len(host) > room:  # the ends of pods' names are what differs
+        host = f"{host[: room // 2]}…{host[len(host) - (room - 1) // 2 :]}"
+    return f"{host}:{pid}"
+
+
+def _on_one_line(table: Table, width: int, *elastic: str) -> Table:
+    """Make each row of a table one line: the elastic columns get the room that the others leave, and their cells are cut."""
+    wanted: dict[str, int] = {}
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+        wanted[str(column.header)] = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+    room = width - sum(wanted.values()) - 2 * (len(table.columns) - 1) + sum(wanted[name] for name in elastic)
+    for count, name in zip(range(len(elastic), 0, -1), elastic, strict=True):
+        (column,) = (column for column in table.columns if column.header == name)
+        column.max_width = max(1, min(wanted[name], room // count))
+        room -= column.max_width
     return table
 
 

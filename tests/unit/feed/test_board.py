@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from coordinator.feed.board import Board, Rates
@@ -122,6 +123,48 @@ def test_frame_fits_into_80_columns_and_24_lines() -> None:
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert any("greet" in line and "3" in line for line in lines)
+
+
+LONG_KIND = "reconcile-customer-invoices-with-the-ledger-v2"
+
+
+def long_names(host: str) -> Board:
+    """Return a board of six workers, seven kinds and some problems, whose names are long."""
+    kinds = [f"{LONG_KIND}-{number}" for number in range(7)]
+    board = make_board(kinds[0])
+    assert board.overview is not None
+    routes = {f"invoices-of-the-whole-world:{kind}@0": 1_234_567 for kind in kinds}
+    workers = tuple(
+        replace(board.overview.workers[0], id=f"w{number}", host=host, pid=41001 + number, code="a7f93c1b" * 5)
+        for number in range(6)
+    )
+    board.overview = replace(board.overview, queues=routes, workers=workers, coordinators=())
+    board.owned = {worker.id: ["a", *"bcdef"] for worker in workers}
+    board.oldest = dict.fromkeys(routes, 100.0)
+    board.add([event(1000.0 + number / 10, kind=kinds[0]) for number in range(100)], 1010.0)
+    return board
+
+
+@pytest.mark.parametrize("height", [20, 24, 40])
+def test_frame_with_long_names_fits_and_shows_each_process_and_the_problems(height: int) -> None:
+    board = long_names("ip-10-0-12-34.eu-central-1")
+    assert len(board.attention()) > 5
+    lines = frame(board, 80, height)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    shown = [line.split()[0] for line in lines if line.startswith("ip-10-0-12-34:")]
+    assert shown == [f"ip-10-0-12-34:{41001 + number}" for number in range(len(shown))]
+    assert len(shown) == 6 if height >= 24 else len(shown) >= 3
+    assert " queue " in text
+    assert " a7f93c1b " in text
+    assert "no coordinator is running" in text
+    assert lines[-3].split()[1] == "completed", "the changes are at the end"
+
+
+def test_ends_of_long_host_names_are_shown() -> None:
+    lines = frame(long_names("reconciliation-workers-7d4b9c6f5-x2kqv"))
+    assert any("x2kqv:41001" in line for line in lines)
 
 
 def test_names_with_control_characters_are_made_safe() -> None:
