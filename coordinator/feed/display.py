@@ -104,7 +104,7 @@ def _head(board: Board, address: str, width: int) -> Table:
     grid.width = width
     grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     grid.add_column(no_wrap=True, justify="right")
-    state = Text("unreachable  ", "bold red") if board.error else Text()
+    state = Text("  ").append("unreachable  " if board.error else "", "bold red")
     clock = datetime.fromtimestamp(board.now, UTC).astimezone().strftime("%H:%M:%S")
     coordinators = Text() if has_coordinator(board.overview) else Text("no coordinator  ", "bold yellow")
     name = Text(board.overview.namespace, "bold").append(f"  {clean(address)}", "not bold dim")
