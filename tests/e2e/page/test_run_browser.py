@@ -6,8 +6,10 @@ import os
 import signal
 
 import pytest
+import redis
 
 from coordinator import Client, Status
+from coordinator.store.keys import Namespace
 from tests.e2e.page.support import OpenPage, board, go, show
 from tests.e2e.processes import Stage
 from tests.waiting import wait_until
@@ -69,6 +71,41 @@ def test_transcript_is_a_conversation_with_folded_tool_calls(stage: Stage, clien
     assert call.locator("pre").inner_text() == '{\n  "query": "tides"\n}'
     assert "more characters" in (reply.text_content() or ""), "the server cuts a very large text"
     assert len(reply.text_content() or "") < 50_000
+
+
+def test_first_children_of_many_are_counted_and_a_child_is_folded(
+    stage: Stage, client: Client, open_page: OpenPage
+) -> None:
+    (parent, middle), leaves = client.enqueue_many([("nobody", {})] * 2), client.enqueue_many([("leaf", {})] * 3)
+    others = client.enqueue_many([("nobody", {})] * 200)
+    space: Namespace = client._do(lambda namespace: namespace.space())
+    (keys,) = space.everywhere()
+    with redis.Redis.from_url(stage.url) as line:
+        line.sadd(keys.children(parent.id), middle.id)
+        line.sadd(keys.children(middle.id), *(leaf.id for leaf in leaves))
+    page = open_page()
+    show(page, f"#/runs/{parent.id}")
+    children = page.get_by_label("Children", exact=True)
+    fold, rows = children.get_by_label(f"Children of run {middle.id}"), children.locator("li")
+    fold.wait_for()
+    assert "1 child" in children.locator("header").inner_text()
+    assert (rows.count(), fold.get_attribute("aria-expanded")) == (1, "false")
+    fold.focus()
+    page.keyboard.press("Enter")
+    wait_until(lambda: rows.count() == 4, "the children of the child")
+    assert fold.get_attribute("aria-expanded") == "true"
+    assert {leaf.id for leaf in leaves} == set(children.locator("li li a").all_inner_texts())
+    assert children.get_by_label(f"Children of run {leaves[0].id}").is_disabled()
+    fold.click()
+    assert not children.get_by_text(leaves[0].id).is_visible()
+    fold.click()
+    assert children.get_by_text(leaves[0].id).is_visible()
+    assert rows.count() == 4, "the children were read once"
+    with redis.Redis.from_url(stage.url) as line:
+        line.sadd(keys.children(parent.id), *(other.id for other in others))
+    show(page, f"#/runs/{parent.id}")
+    wait_until(lambda: rows.count() == 200, "the children")
+    assert children.locator(".aside").inner_text() == "the first 200 children"
 
 
 def test_effects_and_spending_of_a_run_are_shown(stage: Stage, client: Client, open_page: OpenPage) -> None:

@@ -194,7 +194,7 @@ function values(view, checkpoint) {
 
 function children(data) {
   if (!data.children.length) return null;
-  return panel("Children", plural(data.children.length, "child").replace("childs", "children") + (data.more ? " of more" : ""), h("ul", { class: "tree" }, data.children.map(branch)));
+  return panel("Children", data.more ? `the first ${count(data.children.length)} children` : plural(data.children.length, "child").replace("childs", "children"), h("ul", { class: "tree" }, data.children.map(branch)));
 }
 
 function branch(child) {
