@@ -35,6 +35,18 @@ async def talker(run: AsyncRun[None]) -> None:
     await run.flush()
 
 
+@runs.handler(throttle=0, keep_messages=True)
+async def grower(run: AsyncRun[None]) -> None:
+    """Save one message, and then 250 messages at once when the test opens the gate `more`."""
+    run.messages.append({"role": "user", "content": "first"})
+    await run.flush()
+    await opened(run, "more")
+    for number in range(250):
+        run.messages.append({"role": "assistant", "content": str(number)})
+    await run.flush()
+    await opened(run, "all")
+
+
 async def _charge() -> str:
     return "paid"
 

@@ -20,7 +20,7 @@ from coordinator.model.story import describe_end, describe_saved, duration, lost
 from coordinator.store.plans.merge import Plan
 from coordinator.views.formatting import format_value
 from coordinator.views.status_reason import describe_wait
-from coordinator.web.page.run_details import read_checkpoint, read_children, read_messages
+from coordinator.web.page.run_details import MOST_MESSAGES, read_checkpoint, read_children, read_messages
 from coordinator.web.page.run_filter import read_filter
 from coordinator.web.page.run_pages import list_page
 from coordinator.web.page.shorten import shorten
@@ -87,9 +87,10 @@ class PageQueries:
     async def messages(self, id: str, start: int, *, full: bool) -> dict[str, Any]:
         """Return a page of a run's saved transcript, from the message `start` on.
 
-        Texts are cut after 2,000 characters; with `full`, after 200,000.
+        Texts are cut after 2,000 characters. With `full`, the page has only this message, and its texts are cut after 200,000.
         """
-        return await self._client._do(read_messages, id, start, LONG_TEXT if full else SHORT_TEXT)
+        shown = (LONG_TEXT, 1) if full else (SHORT_TEXT, MOST_MESSAGES)
+        return await self._client._do(read_messages, id, start, *shown)
 
     async def schedules(self) -> dict[str, Any]:
         """Return all schedules, each with the status of its last run."""

@@ -19,7 +19,7 @@ from coordinator.store.replies import pairs, require_all, text
 from coordinator.store.script import Request, read
 from coordinator.views.json_data import to_json_data
 from coordinator.views.run_view import phase_label
-from coordinator.web.page.shorten import shorten
+from coordinator.web.page.shorten import has_long_text, shorten
 
 MOST_MESSAGES = 100  # of one page
 MOST_CHILDREN = 200
@@ -87,21 +87,22 @@ def _shown(data: bytes, place: str) -> Any:
         return f"unreadable: {error}"
 
 
-def read_messages(namespace: OpenNamespace, id: str, start: int, most_text: int) -> Plan[dict[str, Any]]:
-    """Return a page of a run's saved transcript, and the number of all messages.
+def read_messages(namespace: OpenNamespace, id: str, start: int, most_text: int, count: int) -> Plan[dict[str, Any]]:
+    """Return a page of a run's saved transcript, and the number of all messages. `cut` is True for a message with a cut text.
 
     Args:
         namespace: The namespace of the run.
         id: The run.
         start: The number of the first message, from 0.
         most_text: The number of characters to which each text is cut.
+        count: The largest number of messages.
     """
     keys = yield from namespace.keys(id)
-    found: dict[str, Any] = yield from reading(_messages(keys, id, start, most_text))
+    found: dict[str, Any] = yield from reading(_messages(keys, id, start, most_text, count))
     return found
 
 
-def _messages(keys: Keys, id: str, start: int, most_text: int) -> Steps:
+def _messages(keys: Keys, id: str, start: int, most_text: int, count: int) -> Steps:
     (stored,) = require_all((yield [read(keys.at, "HGET", keys.ckpt(id), "head")]))
     if not stored:
         return {"total": 0, "start": 0, "messages": []}
@@ -112,14 +113,15 @@ def _messages(keys: Keys, id: str, start: int, most_text: int) -> Steps:
     wanted = [
         first
         for first, after in zip(firsts, [*firsts[1:], head.length], strict=True)
-        if after > start and first < start + MOST_MESSAGES
+        if after > start and first < start + count
     ]
     found: list[Any] = []
     for first in wanted:  # one by one: a chunk may be large
         (data,) = require_all((yield [read(keys.at, "HGET", chunks, str(first))]))
         for number, message in enumerate(decode(data, f"messages[{first}]") if data else (), first):
-            if start <= number < start + MOST_MESSAGES:
-                found.append({"number": number, "message": shorten(message, most_text)})
+            if start <= number < start + count:
+                shown = shorten(message, most_text)
+                found.append({"number": number, "message": shown, "cut": has_long_text(message, most_text)})
     return {"total": head.length, "start": start, "messages": found}
 
 

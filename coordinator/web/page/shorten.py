@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,11 @@ def shorten(value: Any, most_text: int = MOST_TEXT) -> Any:
         most_text: The largest number of characters of one text.
     """
     return _shorten(to_json_data(value), most_text, 0)
+
+
+def has_long_text(value: Any, most_text: int) -> bool:
+    """Return True if `shorten` would cut a text of this value."""
+    return bool(shorten(value, most_text) != shorten(value, sys.maxsize))
 
 
 def _shorten(value: Any, most: int, depth: int) -> Any:

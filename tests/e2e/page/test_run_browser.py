@@ -71,6 +71,31 @@ def test_transcript_is_a_conversation_with_folded_tool_calls(stage: Stage, clien
     assert call.locator("pre").inner_text() == '{\n  "query": "tides"\n}'
     assert "more characters" in (reply.text_content() or ""), "the server cuts a very large text"
     assert len(reply.text_content() or "") < 50_000
+    assert page.get_by_role("button", name="Show all").count() == 1
+    page.get_by_role("button", name="Show all of message 3").focus()
+    page.keyboard.press("Enter")
+    wait_until(lambda: "moon " * 20_000 in (messages.nth(2).text_content() or ""), "the whole text", 60)
+    assert "more characters" not in (messages.nth(2).text_content() or "")
+    assert page.get_by_role("button", name="Show all").count() == 0
+    assert messages.nth(2).evaluate("element => element === document.activeElement")
+    assert messages.count() == 4
+
+
+def test_transcript_shows_all_messages_that_come_between_two_polls(
+    stage: Stage, client: Client, open_page: OpenPage
+) -> None:
+    stage.app = APP
+    stage.coordinator()
+    stage.fleet(1)
+    run = client.enqueue("grower")
+    page = open_page()
+    show(page, f"#/runs/{run.id}")
+    messages = page.get_by_label("Transcript", exact=True).locator(".message")
+    wait_until(lambda: messages.count() == 1, "the first message", 60)
+    stage.open_gate("more")
+    wait_until(lambda: messages.count() == 251, "all messages", 60)
+    numbers = messages.evaluate_all("all => all.map(one => Number(one.dataset.number))")
+    assert numbers == list(range(251))
 
 
 def test_first_children_of_many_are_counted_and_a_child_is_folded(

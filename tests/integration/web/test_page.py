@@ -274,6 +274,10 @@ def test_run_has_its_story_children_state_and_transcript(real_url: str) -> None:
                 first = (await web.get(f"/data/runs/{run.id}/messages")).json()
                 assert (first["total"], len(first["messages"])) == (250, 100)
                 assert "more characters" in first["messages"][7]["message"]["content"]
+                assert [one["number"] for one in first["messages"] if one["cut"]] == [7]
+                whole = (await web.get(f"/data/runs/{run.id}/messages", params={"start": "7", "full": "1"})).json()
+                assert [(one["number"], one["cut"]) for one in whole["messages"]] == [(7, False)]
+                assert whole["messages"][0]["message"]["content"] == "7 " + "x" * 5000
                 rest = (await web.get(f"/data/runs/{run.id}/messages", params={"start": "150"})).json()
                 assert [one["number"] for one in rest["messages"]] == list(range(150, 250))
 

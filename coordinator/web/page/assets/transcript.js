@@ -8,24 +8,26 @@ const LONG = 700;
 export function conversation(id) {
   const list = h("div", { class: "talk" }), older = h("div", { class: "more-row", hidden: true }), aside = h("span", { class: "aside" });
   const element = h("section", { class: "panel", "aria-label": "Transcript" }, h("header", null, h("h2", null, "Transcript"), aside), older, list);
-  let first = null, next = 0, busy = false;
+  let first = null, next = 0, wanted = 0, busy = false;
 
-  async function page(start) {
-    const answer = await get(`runs/${encodeURIComponent(id)}/messages`, { start: String(start) });
-    return answer;
-  }
-  // Show the newest messages first; older ones on request.
+  const page = (start, more) => get(`runs/${encodeURIComponent(id)}/messages`, { start: String(start), ...more });
+  // Show the newest messages first; older ones on request. The server sends 100 messages at once, so more than one page may be new.
   async function update(total) {
     aside.textContent = plural(total, "message");
-    if (busy || (first !== null && total === next)) return;
+    wanted = total;
+    if (busy) return;
     busy = true;
     try {
-      if (first === null || total < next) { list.replaceChildren(); first = next = Math.max(0, total - 100); }
-      const answer = await page(next);
-      for (const one of answer.messages) list.append(message(one.message, id, one.number));
-      next += answer.messages.length;
+      while (first === null || wanted !== next) {
+        if (first === null || wanted < next) { list.replaceChildren(); first = next = Math.max(0, wanted - 100); }
+        const told = wanted, answer = await page(next);
+        if (wanted === told) wanted = answer.total; // no newer number has arrived meanwhile
+        list.append(...answer.messages.map(bubbleOf));
+        next += answer.messages.length;
+        if (!answer.messages.length) break;
+      }
       showOlder();
-    } catch (error) { list.replaceChildren(h("p", { class: "faint" }, error.message)); } finally { busy = false; }
+    } catch (error) { first = null; list.replaceChildren(h("p", { class: "faint" }, error.message)); } finally { busy = false; }
   }
   function showOlder() {
     older.hidden = !first;
@@ -35,16 +37,33 @@ export function conversation(id) {
     const start = Math.max(0, first - 100);
     try {
       const answer = await page(start);
-      list.prepend(...answer.messages.filter((one) => one.number < first).map((one) => message(one.message, id, one.number)));
+      list.prepend(...answer.messages.filter((one) => one.number < first).map(bubbleOf));
       first = start;
       showOlder();
+    } catch (error) { toast(error.message, true); }
+  }
+  // The server cuts long texts. A button asks for the whole message.
+  function bubbleOf(one) {
+    const element = message(one.message, one.number);
+    if (one.cut) element.querySelector(".said").append(h("button", { type: "button", class: "whole", "aria-label": `Show all of message ${one.number + 1}`, onclick: () => showAll(element, one.number) }, "Show all"));
+    return element;
+  }
+  async function showAll(element, number) {
+    try {
+      const [one] = (await page(number, { full: "1" })).messages;
+      if (!one) { toast("The message is no longer stored.", true); return; }
+      const whole = message(one.message, one.number);
+      for (const fold of whole.querySelectorAll("details")) fold.open = true;
+      element.replaceWith(whole);
+      whole.tabIndex = -1; // the button is gone, so the message gets the focus
+      whole.focus();
     } catch (error) { toast(error.message, true); }
   }
   return { element, update };
 }
 
-function message(value, id, number) {
-  if (value === null || typeof value !== "object" || Array.isArray(value)) return bubble("message", "", [text(json(value))]);
+function message(value, number) {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return bubble("message", "", [text(json(value))], "", number);
   const role = String(value.role || value.type || "message"), known = ["system", "user", "assistant", "tool"].includes(role) ? role : "other";
   const parts = content(value.content ?? value.text ?? value.parts);
   for (const call of Array.isArray(value.tool_calls) ? value.tool_calls : []) parts.push(toolCall(call));
