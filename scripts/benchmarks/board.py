@@ -11,6 +11,8 @@ one machine, so their clocks agree. The figures are milliseconds, as p50 and p90
     resumed  from this record until the server has recorded the next attempt
     landed   from the record of the next attempt until the chip is on the card of its new process
     card     from the first recorded loss until the card of the killed process is shown as gone
+
+The benchmark fails if the board shows one of the changes `left`, `landed` and `card` later than 300 ms, as p50.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from scripts.demonstration.processes import DemoProcesses
 
 APP = "scripts.benchmarks.board_app:runs"
 PROCESSES, SLOTS, RUNS = 3, 6, 9
+LIMIT, LIMITED = 300, ("left", "landed", "card")  # ms as p50, and the figures that the page is responsible for
 OBSERVE = """() => {
   window.seen = [];
   let before = {};
@@ -153,6 +156,12 @@ def measure(processes: DemoProcesses, kills: int, rolls: int) -> dict[str, Any]:
     return where | {what: {name: spread(values) for name, values in figures.items()} for what, figures in found.items()}
 
 
+def too_slow(found: dict[str, Any]) -> list[str]:
+    """Return a sentence for each figure of the page whose p50 is above the limit."""
+    figures = [(what, name, found[what].get(name, {}).get("p50", 0)) for what in ("kill", "roll") for name in LIMITED]
+    return [f"{what} {name}: p50 is {p50} ms, above {LIMIT} ms" for what, name, p50 in figures if p50 > LIMIT]
+
+
 def add(all_: Figures, some: Figures) -> None:
     for name, values in some.items():
         all_.setdefault(name, []).extend(values)
@@ -183,11 +192,13 @@ def main() -> None:
         processes.remove_folder()
     if options.json:
         print(json.dumps(found))
-        return
-    print(", ".join(f"{name} {found[name]}" for name in ("kills", "rolls", "cores", "load")))
-    for what in ("kill", "roll"):
-        for name, row in found[what].items():
-            print(f"{what}  {name:8}  " + "  ".join(f"{key} {value}" for key, value in row.items()))
+    else:
+        print(", ".join(f"{name} {found[name]}" for name in ("kills", "rolls", "cores", "load")))
+        for what in ("kill", "roll"):
+            for name, row in found[what].items():
+                print(f"{what}  {name:8}  " + "  ".join(f"{key} {value}" for key, value in row.items()))
+    if slow := too_slow(found):
+        raise SystemExit("scripts/bench board: the board is too slow: " + "; ".join(slow))
 
 
 if __name__ == "__main__":

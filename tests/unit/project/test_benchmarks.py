@@ -77,3 +77,15 @@ def test_every_peer_has_pinned_versions(bench: Any) -> None:
         assert all("==" in line for line in lines if not line.startswith("#")), peer
     wanted = {contender.program for contender in bench("contenders").CONTENDERS}
     assert all((BENCHMARKS / "peers" / program).exists() for program in wanted)
+
+
+def test_board_that_shows_a_change_late_fails_the_benchmark(bench: Any) -> None:
+    def figures(**p50: int) -> dict[str, Any]:
+        return {name: {"count": 9, "p50": value, "p90": 10 * value} for name, value in p50.items()}
+
+    too_slow = bench("board").too_slow
+    quick = {"kill": figures(ended=900, left=300, landed=71, card=88), "roll": figures(left=66, landed=62)}
+    assert too_slow(quick) == []
+    assert too_slow({**quick, "roll": {"left": {"count": 0}}}) == []
+    slow = {**quick, "kill": figures(left=71, landed=301, card=900)}
+    assert [sentence.partition(":")[0] for sentence in too_slow(slow)] == ["kill landed", "kill card"]
