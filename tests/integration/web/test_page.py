@@ -10,12 +10,15 @@ import re
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx
 import pytest
 import redis.asyncio
+from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.routing import Mount
+from starlette.responses import Response
+from starlette.routing import Mount, Route
 
 from coordinator import AsyncClient, Status
 from coordinator.config import Settings, address
@@ -440,6 +443,54 @@ async def test_many_runs_are_counted_before_they_are_changed(client: AsyncClient
         done = (await change(web, {"action": "cancel", "filter": wanted, "expected": 31})).json()
         assert done["changed"] == 31
     assert (await keep.view()).status is Status.QUEUED
+
+
+async def test_many_runs_are_revived_and_discarded_by_filter(client: AsyncClient) -> None:
+    runs = await client.enqueue_many([("greet", {})] * 30)
+    keep = await client.enqueue("other")
+    for run in (*runs, keep):
+        await run.cancel()
+    async with browser(client) as web:
+
+        async def change_matching(action: str, status: Status) -> int:
+            wanted = {"status": str(status), "kind": "greet"}
+            dry = (await change(web, {"action": action, "filter": wanted, "dry_run": True})).json()
+            done = (await change(web, {"action": action, "filter": wanted, "expected": dry["matched"]})).json()
+            assert (done["changed"], done["failed"]) == (dry["matched"], 0)
+            return int(dry["matched"])
+
+        assert await change_matching("revive", Status.CANCELLED) == 30
+        assert {(await run.view()).status for run in runs} == {Status.QUEUED}
+        assert await change_matching("cancel", Status.QUEUED) == 30
+        assert await change_matching("discard", Status.CANCELLED) == 30
+        assert await change_matching("discard", Status.CANCELLED) == 0
+    assert [view.id for view in await client.list()] == [keep.id]
+    assert (await keep.view()).status is Status.CANCELLED
+
+
+async def test_page_below_a_path_of_a_host_application_reads_and_changes(client: AsyncClient) -> None:
+    """Each address that the page uses is relative to its own, and its cookie is sent only to the path of the page."""
+    host = Starlette(
+        routes=[Mount("/runs", app(client)), Route("/", lambda request: Response(request.headers.get("cookie", "")))]
+    )
+    run = await client.enqueue("greet")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=host), base_url=BASE) as web:
+        redirected = await web.get("/runs")
+        assert redirected.status_code == 307
+        assert redirected.headers["location"].removeprefix(BASE) == "/runs/"
+        index = await web.get("/runs/")
+        files = re.findall(r'(?:href|src)="([^"#]+)"', index.text)
+        assert len(files) >= 3
+        for file in files:
+            assert (await web.get(urljoin(f"{BASE}/runs/", file))).status_code == 200, file
+        session = await web.get("/runs/data/session")
+        assert re.search(r"path=/runs(;|$)", session.headers["set-cookie"].lower())
+        headers = {"x-csrf-token": session.json()["csrf"]}
+        assert (await web.get("/")).text == "", "the host application does not get the cookie"
+        body = {"action": "cancel", "ids": [run.id]}
+        assert (await web.post("/runs/data/changes", json=body)).status_code == 403
+        assert (await web.post("/runs/data/changes", json=body, headers=headers)).json()["changed"] == 1
+        assert (await web.get(f"/runs/api/runs/{run.id}")).json()["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
