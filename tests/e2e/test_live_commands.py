@@ -18,6 +18,8 @@ from typing import IO
 import pytest
 
 from coordinator import Client
+from tests.conftest import StartServer
+from tests.e2e.conftest import MakeStage
 from tests.e2e.processes import ROOT, Stage
 from tests.waiting import wait_until
 
@@ -75,6 +77,31 @@ def test_events_prints_the_past_of_a_run(stage: Stage, client: Client, waiting_r
     done = run_command(stage, "events", "--run", waiting_run, "--json")
     assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == ["queued", "cancelled"]
     assert "cancelled" in run_command(stage, "events", "--kind", "nobody").stdout
+
+
+def test_events_prints_at_most_the_limit_of_newest_events(stage: Stage, client: Client, waiting_run: str) -> None:
+    client.handle(waiting_run).cancel()
+    for limit, statuses in (("1", ["cancelled"]), ("2", ["queued", "cancelled"])):
+        done = run_command(stage, "events", "--limit", limit, "--json")
+        assert [json.loads(line)["status"] for line in done.stdout.splitlines()] == statuses
+
+
+@pytest.mark.matrix("kills and restarts a server of its own")
+def test_events_follow_says_that_changes_may_be_missing_after_an_outage(
+    start_server: StartServer, make_stage: MakeStage
+) -> None:
+    server = start_server()
+    stage = make_stage(server.url)
+    with Client(server.url, stage.namespace) as client:
+        client.enqueue("nobody")
+        with followed(stage) as (process, output):
+            server.kill()
+            server.restart()
+            assert process.stderr is not None
+            notes = iter(process.stderr.readline, "")
+            assert any("changes in between may be missing" in note for note in notes)
+            wanted = client.enqueue("wanted")
+            assert json.loads(output.readline())["run"] == wanted.id
 
 
 def test_top_prints_the_state_once_if_the_output_is_not_a_terminal(stage: Stage, waiting_run: str) -> None:

@@ -145,3 +145,23 @@ def test_counts_of_drained_processes_are_kept_in_a_roll(stage: Stage, client: Cl
     )
     assert found["runs_slots"] == {(): 100}
     assert stop(fleet) == 0
+
+
+@pytest.mark.matrix("more cases with real processes")
+def test_age_of_the_last_heartbeat_grows_while_a_process_is_stopped(stage: Stage) -> None:
+    port = free_port()
+    fleet = stage._start(
+        "workers", "start", stage.app, "--processes", "1", "--lease", "30", "--metrics", f"127.0.0.1:{port}"
+    )
+
+    def age(found: Found) -> float:
+        return found.get("runs_heartbeat_age_seconds", {}).get((), -1.0)
+
+    scrape_until(port, lambda found: age(found) >= 0 and found["runs_processes"]["ready",] == 1, "a first heartbeat")
+    (process,) = children(fleet.pid)
+    os.kill(process, signal.SIGSTOP)
+    try:
+        first = age(scrape(port))
+        scrape_until(port, lambda found: age(found) > first + 0.5, "an older heartbeat")
+    finally:
+        os.kill(process, signal.SIGCONT)
