@@ -24,6 +24,7 @@ async def hostile(run: AsyncRun[None], text: str, more: Any = None) -> None:
     run.state[text] = [text]
     run.note(text)
     await run.phase("search", _echo, text)
+    await run.phase(text, _echo, text)
     run.emit(text)
     run.emit({"delta": text})
     run.emit({text: [text]})

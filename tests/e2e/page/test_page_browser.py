@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import redis
 
 from coordinator import BadName, Client, Status
 from coordinator.encoding.codec import encode
@@ -274,7 +275,29 @@ def plant_scripts(stage: Stage, client: Client) -> list[str]:
         drive(wire, client_plans.enqueue(space, [new]))
     finally:
         wire.close()
-    return [hostile.id, returned.id, raw]
+    plant_raw_names(stage, client, held.id)
+    return [hostile.id, returned.id, raw, held.id]
+
+
+def plant_raw_names(stage: Stage, client: Client, run: str) -> None:
+    """Store a script as the name of a schedule, a limit, a rate, a topic and a fleet: with commands that no script checks."""
+    space: Namespace = client._do(lambda namespace: namespace.space())
+    (keys,) = space.everywhere()
+    (worker,) = client.workers()
+    client.set_rate("search", "10/s")
+    with redis.Redis.from_url(stage.url) as line:
+        line.hset(keys.rates(), SCRIPT, line.hget(keys.rates(), "search"))
+        line.hset(keys.limits(), f"kind:{SCRIPT}", "1")
+        line.hset(keys.limits(), f"group:nobody:{SCRIPT}", "0")
+        line.hset(keys.worker(worker.id), "fleet", SCRIPT)
+        line.hset(keys.signals(run), mapping={f"first:{SCRIPT}": 1, f"last:{SCRIPT}": 1})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coordinator.client.schedules.name", lambda text, *_: text)
+        client.schedule(SCRIPT, "0 4 * * *", "returns")
+    assert [one.fleet for one in client.workers()] == [SCRIPT]
+    assert SCRIPT in client.handle(run).view().signals
+    assert SCRIPT in [rate.name for rate in client.rates()]
+    assert SCRIPT in [limit.kind for limit in client.limits()]
 
 
 def test_stored_scripts_are_shown_as_text_on_every_page(stage: Stage, client: Client, open_page: OpenPage) -> None:
@@ -286,9 +309,10 @@ def test_stored_scripts_are_shown_as_text_on_every_page(stage: Stage, client: Cl
     page.on(
         "console", lambda message: blocked.append(message.text) if "Content Security Policy" in message.text else None
     )
-    hostile, returned, raw = plant_scripts(stage, client)
+    hostile, returned, raw, held = plant_scripts(stage, client)
     pages = ["#/", "#/runs", "#/runs?status=failed", "#/runs?status=queued", f"#/runs/{hostile}", f"#/runs/{returned}",
-             f"#/runs/{raw}", "#/schedules", "#/fleets", f"#/runs?status=failed&key={SCRIPT}", f"#/runs/{SCRIPT}"]  # fmt: skip
+             f"#/runs/{raw}", f"#/runs/{held}",
+             "#/schedules", "#/fleets", f"#/runs?status=failed&key={SCRIPT}", f"#/runs/{SCRIPT}"]  # fmt: skip
     for path in pages:
         show(page, path)
         page.locator("main > *").first.wait_for()
@@ -298,6 +322,11 @@ def test_stored_scripts_are_shown_as_text_on_every_page(stage: Stage, client: Cl
         page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
         assert page.evaluate("window.hacked") is None, path
         assert page.locator("main img, main script, main iframe").count() == 0, path
+    raw_names = {f"#/runs/{held}": "Facts", "#/": "External calls", "#/schedules": "All schedules", "#/fleets": SCRIPT}
+    for path, label in raw_names.items():
+        go(page, path)
+        part = page.get_by_label(label, exact=True)
+        wait_until(lambda part=part: SCRIPT in part.first.inner_text(), f"the name on {path}", 60)  # type: ignore[misc]
     go(page, f"#/runs/{hostile}")
     page.get_by_text("Traceback").wait_for()
     wait_until(lambda: page.locator("#output > *").count() == 3, "the output")
@@ -394,3 +423,81 @@ def test_page_fits_a_phone_and_is_used_with_the_keyboard(client: Client, open_pa
     page.get_by_role("heading", name="nobody").wait_for()
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "find-id"
+
+
+def test_keys_change_the_theme_move_through_rows_select_them_and_show_help(client: Client, open_page: OpenPage) -> None:
+    older, newer = client.enqueue("nobody"), client.enqueue("nobody")
+    page = open_page("--allow-changes")
+    page.emulate_media(color_scheme="light")
+    go(page, "#/runs")
+    wait_until(lambda: page.locator("tbody tr.row").count() == 2, "the runs")
+    theme = "document.documentElement.dataset.theme"
+    first = page.evaluate(theme)
+    page.keyboard.press("t")
+    assert page.evaluate(theme) == {"light": "dark", "dark": "light"}[first]
+    page.get_by_role("button", name="Switch between light and dark").click()
+    assert page.evaluate(theme) == first
+    page.get_by_role("button", name="Switch between light and dark").click()
+    chosen = page.evaluate(theme)
+    page.reload()
+    wait_until(lambda: page.locator("tbody tr.row").count() == 2, "the runs after a reload")
+    assert page.evaluate(theme) == chosen != first
+    focused = "document.activeElement.textContent"
+    rows = page.locator("tbody tr.row a").all_inner_texts()
+    assert set(rows) == {older.id, newer.id}
+    for key, row in (("j", 0), ("j", 1), ("j", 1), ("k", 0)):
+        page.keyboard.press(key)
+        assert page.evaluate(focused) == rows[row], key
+    page.keyboard.press("x")
+    assert page.get_by_label(f"Select run {rows[0]}").is_checked()
+    page.get_by_text("1 run selected").wait_for()
+    page.get_by_text(rows[0]).focus()
+    page.keyboard.press("x")
+    assert not page.get_by_label(f"Select run {rows[0]}").is_checked()
+    page.keyboard.press("?")
+    help = page.get_by_role("dialog", name="Keyboard")
+    help.wait_for()
+    for text in ("g o", "g f", "Open a run by its id", "Light or dark"):
+        assert text in help.inner_text()
+    page.keyboard.press("t")
+    assert page.evaluate(theme) == chosen, "keys do nothing while a dialog is open"
+    page.keyboard.press("Escape")
+    wait_until(lambda: help.count() == 0, "the end of the help")
+
+
+def test_doctor_is_asked_on_the_page_of_fleets(stage: Stage, client: Client, open_page: OpenPage) -> None:
+    healthy = client.enqueue("nobody")
+    page = open_page()
+    go(page, "#/fleets")
+    doctor = page.get_by_label("Doctor")
+    assert "only reads" in doctor.inner_text()
+    doctor.get_by_role("button", name="Examine now").click()
+    doctor.get_by_text("No problems in 1 run").wait_for(timeout=60_000)
+    space: Namespace = client._do(lambda namespace: namespace.space())
+    (keys,) = space.everywhere()
+    with redis.Redis.from_url(stage.url) as line:  # a queued run that is in no collection
+        line.zrem(keys.ready("default:nobody@0"), healthy.id)
+    other = open_page()  # a new web server, which has no report yet
+    go(other, "#/fleets")
+    other.get_by_role("button", name="Examine now").click()
+    other.get_by_text("1 problem: ").wait_for(timeout=60_000)
+    assert healthy.id in other.get_by_label("Doctor").inner_text()
+
+
+def test_roll_that_is_under_way_is_seen_until_it_is_finished(stage: Stage, client: Client, open_page: OpenPage) -> None:
+    stage.coordinator()
+    fleet = stage.fleet(1)
+    (old,) = wait_until(client.workers, "the worker", 60)
+    page = open_page()
+    go(page, "#/fleets")
+    page.get_by_text(f":{old.pid}").wait_for(timeout=60_000)
+    os.kill(fleet.pid, signal.SIGSTOP)  # the supervisor does not take part yet
+    try:
+        stage._start("workers", "roll")
+        page.get_by_text("Roll in progress").wait_for(timeout=60_000)
+        assert page.get_by_text("Last roll").count() == 0
+        assert [one.pid for one in client.workers()] == [old.pid]
+    finally:
+        os.kill(fleet.pid, signal.SIGCONT)
+    page.get_by_text("Last roll").wait_for(timeout=60_000)
+    page.get_by_text("1 of 1 replaced").wait_for(timeout=60_000)
