@@ -658,6 +658,17 @@ def test_after_a_revive_from_the_start_only_later_saves_must_be_present() -> Non
     assert len(judge(story.evidence(), faults=1).breaches["resumed_fresh"]) == 2
 
 
+def test_saves_after_a_revive_from_the_start_may_have_the_numbers_of_earlier_ones() -> None:
+    story = orderly()
+    newest = max(save.seq for save in story.evidence().saves[RUN])
+    story.call("cancel", ["cancelled"], id=RUN)
+    story.call("revive", ["queued"], id=RUN, operation="o3", life=1, from_start=1)
+    story.claim("4000-1-wfive", life=2)
+    story.save("4000-1-wfive", newest, chunk="#1:z")
+    story.claim("5000-1-wsix", seq=newest, life=2, chunks={str(newest - 1): "#1:z"})
+    assert "chunks_kept" not in judge(story.evidence(), faults=1).breaches
+
+
 def test_every_rule_has_a_history_that_breaks_it() -> None:
     assert {rule for _, rule in BREAKS} == set(RULES)
 

@@ -148,10 +148,12 @@ def bytes_kept(see: Evidence) -> Iterator[str]:
 
 
 def chunks_kept(see: Evidence) -> Iterator[str]:
-    """The next owner gets exactly the bytes that were acknowledged last."""
+    """The next owner gets exactly the bytes that were acknowledged last. A revive from the start begins with new bytes."""
     for id, claims in see.claims.items():
         for claim in claims:
             for save in see.saves.get(id, ()):
+                if order_rules.revived_from_start(see, id, save.invoked, claim.ended):
+                    continue
                 if save.count and save.ended < claim.invoked and _untouched(save, see.saves[id], claim):
                     there = claim.chunks.get(str(save.base))
                     if there != save.chunk:
