@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from coordinator.errors import BadOption
 
@@ -83,7 +83,7 @@ class Address:
             node: The node.
             sentinel: True if the node is a sentinel. The URL then has the credentials for sentinels.
         """
-        parts = urlsplit(self._url)
+        parts = _split(self._url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         user, password = options.pop("sentinel_username", ""), options.pop("sentinel_password", "")
         login = parts.netloc.rpartition("@")[0]
@@ -115,10 +115,7 @@ def address(url: str) -> Address:
         return Address(scheme, url[len("memory://") :] or "default", url)
     if scheme == "embedded":
         return _embedded(url)
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise BadOption("a host in the server's URL is not valid: write an IPv6 address in [brackets]") from None
+    parts = _split(url)
     _check_options(scheme, dict(parse_qsl(parts.query, keep_blank_values=True)))
     if scheme == "unix":
         if not parts.path:
@@ -138,6 +135,24 @@ def address(url: str) -> Address:
         )
     database = _database(parts.path.strip("/"))
     return Address(scheme, f"{names}/{database}", url, nodes, database=database)
+
+
+def _split(url: str) -> SplitResult:
+    """Split a URL into its parts.
+
+    `urlsplit` alone refuses a list of hosts with an IPv6 address, from Python 3.14 on.
+
+    Raises:
+        BadOption: A bracket in the list of hosts is not closed.
+    """
+    scheme, _, rest = re.sub(r"[\t\r\n]", "", url).partition("://")  # `urlsplit` removes these characters, too
+    end = re.search(r"[/?#]|$", rest)
+    assert end is not None
+    netloc = rest[: end.start()]
+    hosts = netloc.rpartition("@")[2]
+    if hosts.count("[") != hosts.count("]"):
+        raise BadOption("a host in the server's URL is not valid: write an IPv6 address in [brackets]")
+    return urlsplit(f"{scheme}://{rest[end.start() :]}")._replace(netloc=netloc)
 
 
 def _embedded(url: str) -> Address:

@@ -117,9 +117,13 @@ def describe_error(error: BaseException, registries: Sequence[str]) -> tuple[str
 
 
 def _imported_files() -> list[str]:
-    """Return the files of the user's modules. Installed packages are left out, because they do not change."""
+    """Return the files of the user's modules.
+
+    Installed packages are left out, because they do not change, and so are modules that Python imports before the program.
+    """
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    found = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    before = {"sitecustomize", "usercustomize"}  # Debian has one outside the folders of installed packages
+    found = (getattr(module, "__file__", None) for name, module in list(sys.modules.items()) if name not in before)
     files = {os.path.realpath(file) for file in found if isinstance(file, str) and file.endswith(".py")}
     return [file for file in files if not file.startswith(installed) and not _is_ours(file)]
 

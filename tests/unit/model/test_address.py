@@ -20,6 +20,16 @@ def test_a_single_server():
     )
 
 
+@pytest.mark.parametrize("host", ["[::1", "::1]", "a,[::1"])
+def test_bracket_that_is_not_closed_is_refused(host):
+    with pytest.raises(BadOption, match="IPv6 address in \\[brackets\\]"):
+        address(f"redis+cluster://{host}")
+
+
+def test_line_end_after_a_url_is_ignored():
+    assert str(address("redis+cluster://a,[::1]:7000\n")) == "redis+cluster://a:6379,[::1]:7000"
+
+
 def test_sentinels_and_their_service():
     found = address(f"redis+sentinel://user:{SECRET}@a,b:27000,[::1]:1/main/2?sentinel_password=other")
     assert found.kind == "sentinel"

@@ -122,7 +122,8 @@ class RedisStore:
                 self._drive(records.end_lease())
             except CoordinatorError as error:
                 _log_kept_lease(error)
-        self._wire.close()
+        wire, self._wire = self._wire, Wire(self._settings.address, self._wire.timeout)
+        wire.close()
 
     def _new_owner(self) -> OwnedRecords:
         return OwnedRecords(self._settings, self._lease, self._ttl, self._clock)
