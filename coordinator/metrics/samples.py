@@ -66,6 +66,11 @@ class Samples:
             for labels, distribution in found.items():
                 self.observe(CATALOG[name], distribution, *labels)
 
+    def without_gauges(self) -> Samples:
+        """Return the counters and the histograms, whose values stay true after the process has stopped its work."""
+        kept = {name: found for name, found in self.values.items() if CATALOG[name].type != "gauge"}
+        return Samples(kept, self.distributions)
+
 
 def require_prometheus() -> None:
     """Check that prometheus_client is installed.

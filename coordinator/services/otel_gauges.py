@@ -24,6 +24,9 @@ READ_SECONDS = 10.0
 async def report_gauges(gather: Callable[[], Awaitable[Samples]], clock: Clock) -> AsyncGenerator[None, None]:
     """Report the values while the context is open. Do nothing if the process has no MeterProvider.
 
+    When the context is closed, the counters are read once more, because the SDK exports a last time when the process exits. The
+    gauges are no longer reported then.
+
     Args:
         gather: Returns the present values.
         clock: The clock.
@@ -34,14 +37,17 @@ async def report_gauges(gather: Callable[[], Awaitable[Samples]], clock: Clock) 
         return
     newest = Samples()
 
+    async def read() -> Samples:
+        try:
+            return await gather()
+        except Exception as error:  # noqa: BLE001  # metrics must not end the coordinator, nor stay as they were for ever
+            log.warning("metrics are not reported to OpenTelemetry now: %s: %s", type(error).__name__, error)
+            return Samples()
+
     async def refresh() -> None:
         nonlocal newest
         while True:
-            try:
-                newest = await gather()
-            except Exception as error:  # noqa: BLE001  # metrics must not end the coordinator, nor stay as they were for ever
-                log.warning("metrics are not reported to OpenTelemetry now: %s: %s", type(error).__name__, error)
-                newest = Samples()
+            newest = await read()
             await clock.asleep(READ_SECONDS)
 
     otel.report(provider, lambda: newest, "coordinator")
@@ -49,6 +55,6 @@ async def report_gauges(gather: Callable[[], Awaitable[Samples]], clock: Clock) 
     try:
         yield
     finally:
-        newest = Samples()  # a coordinator that has stopped has no present values
         refreshing.cancel()
         await asyncio.gather(refreshing, return_exceptions=True)
+        newest = (await read()).without_gauges()  # a coordinator that has stopped has no present values

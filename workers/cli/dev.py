@@ -43,7 +43,8 @@ def dev(
     """
     from workers.dev.dev_server import DevServer
     from workers.process.options import WorkerOptions
-    from workers.program.registries import exit_process, fast_runner
+    from workers.program.process_exit import exit_process
+    from workers.program.registries import fast_runner
 
     settings = _dev_settings(context)
     refuse_name_clash(Path.cwd())

@@ -62,7 +62,7 @@ def start(
     SIGHUP replaces the worker processes one by one with new ones that run the code on disk.
     """
     from workers.process.options import WorkerOptions
-    from workers.program.registries import exit_process
+    from workers.program.process_exit import exit_process
     from workers.supervisor.sidecars import SidecarOptions
     from workers.supervisor.signals import serve
 

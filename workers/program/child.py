@@ -24,7 +24,8 @@ from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.options import WorkerOptions
 from workers.process.worker import Worker
 from workers.program.code_version import code_version
-from workers.program.registries import exit_process, fast_runner, load_all, tune_garbage_collector
+from workers.program.process_exit import EXIT_SECONDS, HURRIED_EXIT_SECONDS, exit_process
+from workers.program.registries import fast_runner, load_all, tune_garbage_collector
 from workers.program.safe_stdout import install_safe_output
 from workers.program.stray_signals import StraySignals, restore_signals_in_forked_processes
 
@@ -32,7 +33,7 @@ HEARTBEAT_REPORT_SECONDS = 1.0
 
 
 def main() -> None:
-    """Run a worker with the options on standard input, then end the process."""
+    """Run a worker with the options on standard input, call the exit functions of the program, and end the process."""
     lifeline = take_lifeline()
     first, rest = _read_order(lifeline)
     order = json.loads(first)
@@ -64,7 +65,7 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001  # an ordinary exit would wait for the threads of plain handlers
         supervisor.report(f"fails {type(error).__name__}: {error}")
         traceback.print_exc()
-    exit_process(code)
+    exit_process(code, HURRIED_EXIT_SECONDS if supervisor.hurried else EXIT_SECONDS)
 
 
 class SupervisorPipes:
@@ -74,10 +75,14 @@ class SupervisorPipes:
         lifeline: The reading end of the pipe on which the supervisor sends commands. The pipe is closed when the supervisor ends.
         reports: The writing end of the pipe on which this process reports.
         unread: Bytes of the lifeline that were read together with the options.
+
+    Attributes:
+        hurried: True if the supervisor has asked this process to end without grace.
     """
 
     def __init__(self, lifeline: int, reports: int, unread: bytes) -> None:
         self._lifeline, self._reports, self._unread = lifeline, reports, unread
+        self.hurried = False
 
     def report(self, line: str) -> None:
         """Write one line to the supervisor."""
@@ -114,6 +119,7 @@ class SupervisorPipes:
             if line == b"drain":
                 worker.drain()
             elif line == b"hurry":
+                self.hurried = True
                 worker.hurry()
             elif line in (b"outdated", b"current"):
                 worker.outdated = line == b"outdated"

@@ -1,4 +1,4 @@
-"""Import registries, and start and end a program that runs handlers.
+"""Import registries, and start a program that runs handlers.
 
 This module imports few modules, because runs wait for the start of a new worker process after a crash and in a roll.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
-import logging
 import os
 import sys
 import traceback
@@ -16,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from coordinator.errors import BadOption
-from coordinator.store.transport.wire import detach
 from workers.handlers.registry import Registry
 
 
@@ -98,20 +96,6 @@ def tune_garbage_collector() -> None:
     gc.freeze()
     if gc.get_threshold() == _DEFAULT_THRESHOLDS:
         gc.set_threshold(*THRESHOLDS)
-
-
-def exit_process(code: int) -> None:
-    """End the process immediately, without waiting for threads.
-
-    A plain handler that ignores its stop would otherwise keep the process alive forever. Its run has been released already.
-    """
-    try:
-        detach()
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:  # the reader of the output may be gone
-        os._exit(code)
 
 
 def fast_runner() -> Any:

@@ -67,7 +67,8 @@ async def run_sidecars(supervisor: Supervisor, options: SidecarOptions) -> Async
         if coordinator is None:
             yield
             return
-        async with coordinator.running(), report_gauges(coordinator.metrics, clock):
+        # The metrics are read for the last time when the coordinator has stopped.
+        async with report_gauges(coordinator.metrics, clock), coordinator.running():
             yield
 
 

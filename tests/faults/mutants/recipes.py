@@ -181,8 +181,8 @@ MUTANTS = [
     Mutant(
         "a coordinator that has stopped reports its last gauges for ever",
         "coordinator/services/otel_gauges.py",
-        "        newest = Samples()  # a coordinator that has stopped has no present values\n",
-        "",
+        "        newest = (await read()).without_gauges()",
+        "        newest = await read()",
         "tests/integration/metrics/test_metrics.py::test_opentelemetry_sdk_gets_the_gauges_of_a_coordinator",
     ),
     Mutant(
@@ -3800,6 +3800,28 @@ MUTANTS = [
         "reports_endings = tracing is not None or self._endings is not None",
         "reports_endings = True",
         "tests/integration/metrics/test_ended_runs.py::test_no_list_is_kept_without_metrics_and_traces",
+    ),
+    Mutant(
+        "a process ends without its exit functions, and loses the spans that it holds",
+        "workers/program/process_exit.py",
+        "        atexit._run_exitfuncs()  # calls all of them, even if some raise errors\n",
+        "",
+        "tests/e2e/test_exit_functions.py::test_worker_that_is_stopped_exports_its_spans_and_metrics",
+    ),
+    Mutant(
+        "a process waits for an exit function that hangs",
+        "workers/program/process_exit.py",
+        "    warning.join(WARNING_SECONDS)\n    os._exit(code)\n",
+        "    warning.join(WARNING_SECONDS)\n",
+        "tests/integration/worker/test_worker_process.py"
+        "::test_exit_function_that_hangs_is_named_and_does_not_change_the_exit_code",
+    ),
+    Mutant(
+        "a coordinator that stops forgets the endings that it has counted since the last export",
+        "coordinator/services/otel_gauges.py",
+        "        newest = (await read()).without_gauges()",
+        "        newest = Samples()",
+        "tests/e2e/test_exit_functions.py::test_coordinator_that_is_stopped_exports_its_spans_and_metrics",
     ),
     Mutant(
         "the limit of a sampler is kept before a provider is set",

@@ -1,4 +1,4 @@
-"""A worker process always ends."""
+"""A worker process always ends, and calls its exit functions before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 
 LEFT_BEHIND = """
 import asyncio
-from workers.program.registries import exit_process, fast_runner
+from workers.program.process_exit import exit_process
+from workers.program.registries import fast_runner
 
 async def deaf():
     while True:
@@ -27,3 +28,33 @@ exit_process(fast_runner()(main()))
 
 def test_handler_that_ignores_every_cancel_does_not_keep_the_process_alive():
     assert subprocess.run([sys.executable, "-c", LEFT_BEHIND], timeout=60).returncode == 3
+
+
+EXIT_FUNCTIONS = """
+import atexit, sys, threading, time
+from workers.program.process_exit import exit_process
+
+def hang():
+    time.sleep(600)
+
+atexit.register(print, "first")
+if "hang" in sys.argv:
+    atexit.register(hang)
+atexit.register(lambda: print(threading.current_thread() is threading.main_thread()))
+atexit.register(lambda: 1 / 0)
+atexit.register(sys.exit, 9)
+threading.Thread(target=time.sleep, args=[600]).start()
+exit_process(3, seconds=0.2)
+"""
+
+
+def test_exit_functions_are_called_in_the_main_thread_even_if_some_raise_errors():
+    process = subprocess.run([sys.executable, "-c", EXIT_FUNCTIONS], capture_output=True, text=True, timeout=60)
+    assert (process.returncode, process.stdout) == (3, "True\nfirst\n")
+    assert "ZeroDivisionError" in process.stderr
+
+
+def test_exit_function_that_hangs_is_named_and_does_not_change_the_exit_code():
+    process = subprocess.run([sys.executable, "-c", EXIT_FUNCTIONS, "hang"], capture_output=True, text=True, timeout=60)
+    assert process.returncode == 3
+    assert "exit functions, which had time for 0.2 s: hang has not returned (<string>, line 6)" in process.stderr
