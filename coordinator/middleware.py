@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
+from zlib import crc32
 
 from coordinator.encoding.codec import encode
 from coordinator.errors import BadOption
@@ -25,6 +26,7 @@ HEADERS = "headers"  # the name under which a spec stores the headers of a run, 
 HEADERS_LIMIT = 8 * 1024
 ENDED_OUTCOMES = frozenset({"completed", "failed", "cancelled", "dead"})
 NOTHING_SPENT = Spending(0.0, 0, 0)
+CHECKSUMS = 1 << 32  # the number of checksums of run ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,31 @@ class Middleware:
             ending: The attempt and its outcome.
         """
 
+    def on_worker_end(self) -> None:
+        """Handle the end of a worker. Called once on the event loop of the worker, after the worker has released its runs.
+
+        The lifespans of the registry are still open. The method must not block for long. To send data over a network, register a
+        function with `atexit`: a worker process calls these functions before it ends.
+        """
+
+
+class SamplingMiddleware(Middleware):
+    """A middleware that selects a share of the runs by a checksum of their ids, so that all attempts at a run are selected or none.
+
+    Attributes:
+        limit: The runs whose checksum is below this number are selected; None until it is known. `CHECKSUMS` selects all runs.
+    """
+
+    limit: int | None = None
+
+    def selects(self, run: str) -> bool:
+        """Return True if the checksum of a run's id is below the limit."""
+        return crc32(run.encode()) < (self.find_limit() if self.limit is None else self.limit)
+
+    def find_limit(self) -> int:
+        """Return the limit for a run while `limit` is not known. The method may set `limit`."""
+        raise NotImplementedError
+
 
 class MiddlewareChain:
     """The middleware of a client or a registry, in order. An empty chain is false.
@@ -211,6 +238,7 @@ class MiddlewareChain:
         "_enqueue",
         "_parts",
         "_rest",
+        "_sampling",
         "_select",
         "_selecting",
         "_steps",
@@ -233,6 +261,11 @@ class MiddlewareChain:
         self._parts: dict[tuple[Middleware, ...], MiddlewareChain] = {(): self}
         # The usual case, which is called for each attempt: one middleware samples runs.
         self._select = self._selecting[0].selects if len(self._selecting) == 1 else None
+        self._sampling: SamplingMiddleware | None = None
+        if self._select is not None:
+            one = self._selecting[0]
+            if isinstance(one, SamplingMiddleware) and type(one).selects is SamplingMiddleware.selects:
+                self._sampling = one
         self._rest = self if self._select is None else self._without(self._selecting)
         self.sees_endings = bool(self._ending)
         self.reads_history = any(one.reads_history for one in self.members)
@@ -258,6 +291,9 @@ class MiddlewareChain:
 
     def of_run(self, run: str) -> MiddlewareChain:
         """Return the chain without the middleware whose `selects` returns False for the run with this id."""
+        # The same as `selects`, without a call: this is done for every attempt, and most runs are not sampled.
+        if self._sampling is not None and (limit := self._sampling.limit) is not None:
+            return self if crc32(run.encode()) < limit else self._rest
         if self._select is not None:
             try:
                 return self if self._select(run) else self._rest
@@ -294,6 +330,15 @@ class MiddlewareChain:
                 one.on_ending(ending)
             except Exception:
                 logger.exception("middleware %s failed in on_ending of run %s", _name(one), ending.attempt.run)
+
+
+def end_worker(chains: Iterable[MiddlewareChain]) -> None:
+    """Call `on_worker_end` of each middleware of some chains, once if several chains have it."""
+    for one in {id(one): one for chain in chains for one in chain.members}.values():
+        try:
+            one.on_worker_end()
+        except Exception:
+            logger.exception("middleware %s failed in on_worker_end", _name(one))
 
 
 NO_MIDDLEWARE = MiddlewareChain()

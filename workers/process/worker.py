@@ -13,6 +13,7 @@ from typing import Any
 from coordinator.clock import Clock, SystemClock
 from coordinator.config import current_settings
 from coordinator.errors import Unconfirmed, Unreachable
+from coordinator.middleware import end_worker
 from coordinator.model.policies.budget import describe_budgets
 from coordinator.model.policies.groups import HandlerLimit, describe_limits
 from coordinator.model.slots import SlotUse
@@ -214,6 +215,7 @@ class Worker:
             for task in listening:
                 task.cancel()
             self._heartbeat.stop()
+            end_worker(self.registry.middleware_by_kind().values())
             threads.shutdown(wait=False, cancel_futures=True)
         return 1 if self.left_to_recovery else 0
 

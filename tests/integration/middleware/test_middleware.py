@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from coordinator import AsyncClient, AttemptEnding, AttemptInfo, BadOption, Client, EnqueueInfo, Middleware, StepInfo
 from coordinator.encoding.codec import encode
+from coordinator.middleware import CHECKSUMS, MiddlewareChain, SamplingMiddleware
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from workers import AsyncRun, Budget, Registry, RetryLater, Run, Spending
@@ -435,3 +436,50 @@ async def test_merged_registries_keep_their_own_middleware(here):
     await here.end(worker, task)
     assert [ending.attempt.kind for ending in one.endings] == ["a"]
     assert [ending.attempt.kind for ending in other.endings] == ["b", "b"]
+
+
+async def test_end_of_a_worker_is_told_once_before_the_lifespan_closes(here, caplog):
+    calls: list[str] = []
+
+    class Ending(Recording):
+        def on_ending(self, ending: AttemptEnding) -> None:
+            calls.append(ending.outcome)
+
+        def on_worker_end(self) -> None:
+            calls.append("worker")
+            raise ValueError("a broken middleware")
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        yield
+        calls.append("lifespan")
+
+    runs = Registry(middleware=[Ending()], lifespan=lifespan)
+
+    @runs.handler
+    async def one(run: AsyncRun) -> None: ...
+
+    @runs.handler
+    async def other(run: AsyncRun) -> None:
+        async for _ in run.loop(limit=1_000_000):
+            await asyncio.sleep(0.01)  # the work of a turn
+
+    worker, task = here.worker(runs)
+    await here.until(await here.enqueue("one"), "completed")
+    await here.enqueue("other")
+    await performing(worker)
+    assert await here.end(worker, task) == 0
+    assert calls == ["completed", "released", "worker", "lifespan"]
+    assert "Ending failed in on_worker_end" in caplog.text
+
+
+def test_selection_of_a_subclass_counts():
+    class Half(SamplingMiddleware):
+        limit = CHECKSUMS
+
+    class Nothing(Half):
+        def selects(self, run: str) -> bool:
+            return False
+
+    assert MiddlewareChain([Half()]).of_run("a")
+    assert not MiddlewareChain([Nothing()]).of_run("a")

@@ -260,7 +260,7 @@ async def test_phases_waits_and_slow_saves_are_spans_below_the_attempt(here, mon
     def fail() -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr("coordinator.tracing.LONG_SAVE", -1.0)  # every save counts as slow
+    monkeypatch.setattr("coordinator.tracing.middleware.LONG_SAVE", -1.0)  # every save counts as slow
     worker, task = here.worker(runs)
     await here.until(await here.enqueue("work"), "completed")
     await here.end(worker, task)
@@ -317,6 +317,28 @@ async def test_waits_between_children_are_spans_below_the_attempt(here, monkeypa
     for span in waits:
         assert span.parent is not None
         assert span.parent.span_id in attempts
+
+
+async def test_plain_handler_writes_to_the_span_of_its_attempt(here):
+    traced = Traced()
+    runs = traced.registry()
+
+    @runs.handler
+    def work(run: Run) -> None:
+        run.phase("think", int)
+        trace.get_current_span().record_exception(ValueError("handled"))
+
+    worker, task = here.worker(runs)
+    await here.until(await here.enqueue("work"), "completed")
+    await here.end(worker, task)
+    (attempt,) = check_tree(traced, 1)
+    (phase,) = traced.named("phase ")
+    assert phase.parent == context_of(attempt)
+    assert attempt.start_time is not None
+    assert phase.start_time is not None
+    assert attempt.start_time <= phase.start_time
+    assert [event.name for event in attempt.events] == ["exception"]
+    assert attempt.status.status_code is StatusCode.UNSET
 
 
 async def test_suspended_run_continues_in_the_same_trace(here):
