@@ -134,6 +134,7 @@ class HeldRun:
         rate: How many runs of the group may start per unit of time, for example `10/min`; None for no limit.
         starts_in: Seconds until the rate allows the next start of the group; None without a rate, and while the runs that may start
             wait for a worker.
+        waited: Seconds since the run entered the line.
     """
 
     before: int
@@ -141,6 +142,7 @@ class HeldRun:
     at_once: int | None
     rate: str | None = None
     starts_in: float | None = None
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ RUN: Final = (
     # j: it is a joined child; l: it has a group
     "beside",
     "group",  # "<kind>:<name>" of its group
+    "held",  # when it last entered the line of its group with an older score; later than the score only during that wait
     "output",  # see OUTPUT
     "joined",  # "<parent> <life> <base> <index>": the step of its parent that waits for its end
     "waited",  # set when a client waits for its end

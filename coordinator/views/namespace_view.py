@@ -71,7 +71,7 @@ class GroupView:
         taken: Number of places that are taken: runs that are ready or running.
         at_once: Number of places; None if no limit is known, so that no run is admitted.
         rate: How many of its runs may start per unit of time, for example `10/min`; None for no limit.
-        waited: Seconds since the first run of the line was queued.
+        waited: Seconds since the run that waits longest in the line entered it.
     """
 
     kind: str

@@ -222,7 +222,7 @@ def _read_held(reply: Sequence[Any]) -> HeldRun | None:
     places = MOST_AT_ONCE if limit == NO_LIMIT else int(limit) if limit else None
     rate, _ = decode_starts(text(reply[4]))
     start = text(reply[5])
-    return HeldRun(before, taken, places, rate, int(start) / 1000 if start else None)
+    return HeldRun(before, taken, places, rate, int(start) / 1000 if start else None, int(reply[6]) / 1000)
 
 
 def _read_effects(fields: Sequence[Any]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from coordinator.model.policies.budget import TOPIC
 from coordinator.model.policies.deadline import DeadlineExceeded
 from coordinator.model.run import Failure, HeldRun, OpenChild, RunView, Status, Waiting
 from coordinator.views.ending import cancel_reason, death_reason
+from coordinator.views.formatting import format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +106,17 @@ def _explain_queued(position: QueuePosition) -> str:
 
 def _explain_held(position: QueuePosition, held: HeldRun) -> str:
     group = f"group {position.group!r} of kind {position.kind!r}"
+    lasted = f"for {format_duration(held.waited)}"
     if held.at_once is None:
         return f"{group} has no limit yet, so it admits no run: 'coordinator limit set' sets one"
     if not held.at_once:
         return f"{group} has a limit of 0, so it admits no run: 'coordinator limit set' changes it"
     if held.rate is not None and held.taken < held.at_once:
-        return f"waits for a start: {group} starts {held.rate}{_describe_start(held)}"
+        return f"waits for a start {lasted}: {group} starts {held.rate}{_describe_start(held)}"
     ahead = "1 run is" if held.before == 1 else f"{held.before:,} runs are"
     taken = "is taken" if held.at_once == 1 else f"of {held.at_once:,} are taken"
     places = f"its only place {taken}" if held.at_once == 1 else f"{held.taken:,} {taken}"
-    return f"waits for a place in {group}: {places}" + (f", and {ahead} ahead of it" if held.before else "")
+    return f"waits for a place in {group} {lasted}: {places}" + (f", and {ahead} ahead of it" if held.before else "")
 
 
 def _describe_start(held: HeldRun) -> str:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.client.reading.listing import MOST, waiting_groups, waiting_routes
+from coordinator.client.reading.oldest import waiting_since
 from coordinator.model.features import split_announced
-from coordinator.model.limits import PRIORITY_STEP
 from coordinator.model.names import parse_route
 from coordinator.model.policies.rates import RateLimit
 from coordinator.model.run import ENDED, Status
@@ -144,18 +144,18 @@ def read_groups(parts: Sequence[Keys], clock: int) -> Generator[list[Request], A
                 for request in (
                     read(keys.at, "ZCARD", keys.line(group)),
                     read(keys.at, "SCARD", keys.admitted(group)),
-                    read(keys.at, "ZRANGE", keys.line(group), 0, 0, "WITHSCORES"),
                 )
             ]
         )
     )
+    since: list[int | None] = yield from waiting_since(listed)
     views = []
-    for index, (keys, label) in enumerate(listed):
+    for index, ((keys, label), entered) in enumerate(zip(listed, since, strict=True)):
         kind, _, group = label.partition(":")
-        held, taken, first = counts[3 * index : 3 * index + 3]
-        if held and first:
+        held, taken = counts[2 * index : 2 * index + 2]
+        if held and entered is not None:
             limit, rate = find_limit(stored[keys.at], kind, group), find_rate(stored[keys.at], kind, group)[0]
-            waited = max(0.0, (clock - int(float(first[1])) % PRIORITY_STEP) / 1000)
+            waited = max(0.0, (clock - entered) / 1000)
             views.append(GroupView(kind, group, int(held), int(taken), limit, rate, waited))
     return tuple(sorted(views, key=lambda view: (view.kind, view.group)))
 

@@ -3415,7 +3415,7 @@ MUTANTS = [
     Mutant(
         "the age of a queue ignores its runs of low priority",
         "coordinator/client/reading/oldest.py",
-        "            found[index] = min(time, score % PRIORITY_STEP)\n",
+        "            found[index] += _entries(entry)\n",
         "            pass\n",
         "tests/integration/metrics/test_metrics.py::test_oldest_run_of_a_low_priority_is_found",
     ),
@@ -4958,6 +4958,27 @@ MUTANTS = [
         "* PRIORITY_STEP + clock\n",
         "* PRIORITY_STEP + counters.score % PRIORITY_STEP\n",
         "tests/lua/coordinators/test_sweep.py::test_admitted_run_gets_the_score_of_its_admission",
+    ),
+    Mutant(
+        "the wait of a woken run for a place begins with its enqueue",
+        LUA + "shared/groups.lua",
+        "PRIORITY_STEP > OLDER_MS then",
+        "PRIORITY_STEP < 0 then",
+        "tests/lua/coordinators/test_sweep.py::test_wait_of_a_woken_run_begins_when_it_enters_the_line",
+    ),
+    Mutant(
+        "a woken run at the head of a line hides a longer wait",
+        "coordinator/client/reading/oldest.py",
+        "        if time > entry.time\n",
+        "        if time < entry.time\n",
+        "tests/lua/coordinators/test_sweep.py::test_woken_run_at_the_head_does_not_hide_a_longer_wait",
+    ),
+    Mutant(
+        "the view of a run shows a wait for a place that has ended",
+        LUA + "runs/view.lua",
+        "math.max(tonumber(score) % PRIORITY_STEP, tonumber(held or 0) or 0)",
+        "tonumber(held or score) % PRIORITY_STEP",
+        "tests/lua/runs/test_view.py::test_view_shows_how_long_a_run_waits_for_a_place",
     ),
     Mutant(
         "a run that ends in the line of its group stays there",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from coordinator.model.limits import SWEEP_TURNS
+from coordinator.client.reading.overview import read_groups
+from coordinator.model.limits import DAY_MS, SWEEP_TURNS
 from coordinator.store.plans import groups as group_plans
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed
@@ -442,3 +444,95 @@ def test_no_key_of_a_group_is_left_when_its_runs_have_ended(store: Store) -> Non
     store.sweep()
     left = {key.split("}:", 1)[1].partition(":")[0] for key in store.dump()}
     assert left & {"admitted", "line", "groups"} == set()
+
+
+def held(store: Store, id: str) -> int | None:
+    stored = store.client.hget(store.keys.run(id), "held")
+    return None if stored is None else int(stored)
+
+
+def waited(store: Store) -> list[float]:
+    return [group.waited for group in store.do(read_groups([store.keys], store.now))]
+
+
+def suspended(store: Store, **options: Any) -> str:
+    """Return a run of the group that waits for signal `t`."""
+    id = store.enqueue(group="acme", **options)
+    (run,) = store.claim()[1]
+    assert (run.id, store.suspend(run, t=0)) == (id, "waiting")
+    return id
+
+
+def test_wait_of_a_woken_run_begins_when_it_enters_the_line(store: Store) -> None:
+    store.limit(1)
+    store.join(lease=10 * DAY_MS)
+    woken = suspended(store)
+    store.later(3 * DAY_MS)
+    store.enqueue(group="acme")
+    store.send(woken)
+    store.later(1000)
+    assert (waiting(store), waited(store)) == ([woken], [1.0])
+    assert held(store, woken) == store.now - 1000
+
+
+def test_woken_run_at_the_head_does_not_hide_a_longer_wait(store: Store) -> None:
+    store.limit(1)
+    store.join(lease=10 * DAY_MS)
+    woken = suspended(store)
+    store.later(DAY_MS)
+    store.enqueue(group="acme")
+    second = store.enqueue(group="acme")
+    store.later(3_600_000)
+    store.send(woken)
+    store.later(1000)
+    assert (waiting(store), waited(store)) == ([woken, second], [3601.0])
+
+
+def test_run_of_higher_priority_does_not_hide_a_longer_wait(store: Store) -> None:
+    store.limit(1)
+    store.enqueue(group="acme")
+    low = store.enqueue(group="acme")
+    store.later(3_600_000)
+    high = store.enqueue(group="acme", priority=3)
+    store.later(1000)
+    assert (waiting(store), waited(store)) == ([high, low], [3601.0])
+
+
+def test_wait_of_a_run_begins_again_when_it_waits_for_a_place_again(store: Store) -> None:
+    store.limit(1)
+    store.join(lease=10 * DAY_MS)
+    id = suspended(store)
+    store.later(DAY_MS)
+    store.send(id)
+    (run,) = store.claim()[1]
+    store.enqueue(group="acme")
+    store.later(5000)
+    store.retry(run, delay=1)
+    store.later(1000)
+    store.due()
+    store.later(2000)
+    assert (waiting(store), waited(store)) == ([id], [2.0]), "the score of the retry is later than the wait before"
+
+
+def test_entering_the_line_with_a_new_score_stores_no_time(store: Store) -> None:
+    store.limit(1)
+    ids = [store.enqueue(group="acme"), store.enqueue(group="acme"), store.enqueue(group="acme", due="+500")]
+    store.later(600)
+    store.due()
+    assert waiting(store) == ids[1:]
+    assert [held(store, id) for id in ids] == [None] * 3
+
+
+def test_run_of_an_older_process_waits_since_the_time_of_its_score(store: Store) -> None:
+    store.limit(1)
+    store.join(lease=10 * DAY_MS)
+    woken = suspended(store)
+    store.enqueue(group="acme")
+    store.later(4000)
+    store.send(woken)
+    store.client.hdel(store.keys.run(woken), "held")
+    assert waited(store) == [4.0]
+    store.client.set(store.keys.run(woken), "damaged")
+    assert waited(store) == [4.0], "the damaged key of a run does not hide the group"
+    store.client.delete(store.keys.run(woken))
+    store.client.zrem(store.keys.line(GROUP), woken)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from coordinator.model import limits
+from coordinator.model.limits import DAY_MS, PRIORITY_STEP
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans.attempts import netstrings
 from coordinator.store.replies import pairs
@@ -121,3 +124,22 @@ def test_view_has_the_budget_of_the_handler_of_its_kind(store: Store) -> None:
         assert pairs(view(store, id)[0])["budget"] == b"5000000,-,200,wait"
     store.spoil(store.keys.limits())
     assert "budget" not in pairs(view(store, id)[0])
+
+
+def test_view_shows_how_long_a_run_waits_for_a_place(store: Store) -> None:
+    store.limit(1)
+    store.enqueue(group="acme")
+    id = store.enqueue(group="acme")
+    now = int(store.client.time()[0]) * 1000
+
+    def waited() -> float:
+        held = view(store, id)[11]
+        assert held[:4] == [0, 1, b"1", b"k:acme"]
+        return int(held[6]) / 1000
+
+    store.client.zadd(store.keys.line("k:acme"), {id: now - DAY_MS - 5 * PRIORITY_STEP})
+    assert waited() == pytest.approx(86_400, abs=60)
+    store.client.hset(store.keys.run(id), "held", now - 12_000)
+    assert waited() == pytest.approx(12, abs=10), "the run was woken, and its score is older than its wait"
+    store.client.hset(store.keys.run(id), "held", now - 2 * DAY_MS)
+    assert waited() == pytest.approx(86_400, abs=60), "the time of an earlier wait does not count"

@@ -15,8 +15,8 @@
 --     that have not ended, with id, status, route, and the values before, able, paused, due, known and line of the child; (11) the
 --     fields of its effects, each as begun:<name> or done:<name>; (12) line: its place in the line of its group, an empty list for a
 --     run that does not wait for a place: the number of runs before it, the number of places that are taken, the limit ('-': none;
---     empty: not known), the group, its rate of starts (empty: none), and the ms until the rate allows the next start (empty: not
---     known)
+--     empty: not known), the group, its rate of starts (empty: none), the ms until the rate allows the next start (empty: not known),
+--     and the ms since the run entered the line
 local MOST_OPEN_CHILDREN, MOST_LOOKS = 5, 250
 local fields = redis.pcall('HGETALL', run_key(id))
 if fields.err or #fields == 0 then return { 'missing' } end
@@ -53,13 +53,16 @@ end
 local function explain_line(id, group)
   local rank = group and redis.pcall('ZRANK', line_key(group), id)
   if type(rank) ~= 'number' then return {} end
+  local score, held = redis.call('ZSCORE', line_key(group), id), redis.call('HGET', run_key(id), 'held')
+  -- A run that was woken has an older score. An earlier `held` is left from a wait before.
+  local since = math.max(tonumber(score) % PRIORITY_STEP, tonumber(held or 0) or 0)
   local limit, rate = limit_of(group)
   local taken, clock = redis.pcall('SCARD', admitted_key(group)), server_ms('')
   local pace = rate and read_pace(group, rate, clock)
   local start = pace and next_start(pace)
   return {
     rank, type(taken) == 'number' and taken or 0, limit == FAR_FUTURE and '-' or limit and int(limit) or '', group, rate or '',
-    start and int(math.max(0, start - clock)) or '',
+    start and int(math.max(0, start - clock)) or '', int(math.max(0, clock - since)),
   }
 end
 

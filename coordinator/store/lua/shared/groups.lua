@@ -63,6 +63,11 @@ local function fill(group, clock)
   return admitted, #ids > room
 end
 
+-- The score of a new or retried run is the time at which it enters the line. A run that was woken or recovered keeps an older score.
+-- If the score is older than this, the time at which the run enters is stored in its field `held`, so that views can show how long it
+-- waits. The field is never removed: it belongs to the present wait only if it is later than the time of the score.
+local OLDER_MS = 1000
+
 -- Queue a run of a group. A run that has kept its place is ready immediately, with its own score. Any other run joins the line.
 local function enter(id, route, counters, group)
   if redis.pcall('SISMEMBER', admitted_key(group), id) == 1 then
@@ -71,9 +76,11 @@ local function enter(id, route, counters, group)
   end
   -- A run that has lost its place, or whose place an older process took, must not use up a start while it is in the line.
   redis.pcall('SREM', starting_key(group), id)
+  local clock = server_ms(now)
+  if clock - counters.score % PRIORITY_STEP > OLDER_MS then redis.call('HSET', run_key(id), 'held', int(clock)) end
   redis.pcall('ZADD', line_key(group), int(counters.score), id)
   redis.pcall('SADD', groups_key(), group)
-  fill(group, server_ms(now))
+  fill(group, clock)
 end
 
 -- Take the place of a run that is delayed, waits or has ended, and give the place to the next run of the line. A run without a
