@@ -12,6 +12,7 @@ from coordinator.encoding.spec import read_spec
 from coordinator.errors import BadOption, CoordinatorError
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.names import name, parse_route
+from coordinator.model.policies.groups import describe_ungrouped_schedule, has_limit
 from coordinator.model.policies.schedule import ScheduleView, rules_for
 from coordinator.store.plans.schedules import NewSchedule
 from coordinator.store.replies import text
@@ -58,7 +59,7 @@ def build_schedule(
 
     Raises:
         BadName: The schedule's name or the kind is not a name.
-        BadOption: An option is not known, or its value is not valid.
+        BadOption: An option is not known, its value is not valid, or the handler has a limit for each group.
     """
     name(schedule, "schedule")
     if unknown := options.keys() - {*_RULE_OPTIONS, *_RUN_OPTIONS}:
@@ -66,6 +67,8 @@ def build_schedule(
         raise BadOption(f"a schedule has no option {', '.join(sorted(unknown))}: it has {known}")
     rules = rules_for(when, **{option: _seconds(options[option]) for option in _RULE_OPTIONS if option in options})
     inputs = as_inputs(what, values)
+    if has_limit(inputs.handler):
+        raise BadOption(describe_ungrouped_schedule(schedule, inputs.kind))
     run = without(options, *_RULE_OPTIONS)
     run |= {field: _seconds(run[field]) for field in DURATIONS if field in run}
     builder = RunBuilder({**run, "meta": {**(run.get("meta") or {}), "schedule": schedule}})

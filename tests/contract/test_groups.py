@@ -84,6 +84,34 @@ async def test_handler_names_the_input_that_is_the_group(client: AsyncClient) ->
         runs.handler(kind="wrong", group_by="nothing")(lambda run, a: None)
 
 
+@pytest.mark.parametrize("limit", [{"at_once": 1}, {"at_once": 0}, {"rate": "1/s"}])
+async def test_handler_with_a_limit_needs_a_group_before_its_limit_is_known(
+    client: AsyncClient, limit: dict[str, Any]
+) -> None:
+    runs = Registry()
+
+    @runs.handler(**limit)
+    async def research(run: AsyncRun, n: int = 0) -> None: ...
+
+    with pytest.raises(BadOption, match="no run was enqueued: kind 'research' has a limit for each group"):
+        await client.enqueue(research.inputs())
+    with pytest.raises(BadOption, match="kind 'research' has a limit for each group"):
+        await client.enqueue_many([(research, {"n": 1})])
+    with pytest.raises(BadOption, match="schedule 'nightly' was not set: kind 'research' has a limit for each group"):
+        await client.schedule("nightly", "every 30s", research.inputs())
+    assert not await client.schedules()
+    assert not list(await client.list())
+    assert (await client.enqueue(research.inputs(), group="acme")).created
+
+
+async def test_schedule_of_a_kind_with_a_limit_is_refused(client: AsyncClient) -> None:
+    await client.schedule("before", "every 30s", "k")
+    await client.set_limit("k", at_once=2)
+    with pytest.raises(BadOption, match="schedule 'nightly' was not set: kind 'k' has a limit for each group"):
+        await client.schedule("nightly", "every 30s", "k")
+    assert [schedule.name for schedule in await client.schedules()] == ["before"]
+
+
 async def test_key_is_unique_within_its_group(client: AsyncClient) -> None:
     first = await client.enqueue("k", key="today", group="a")
     assert (await client.enqueue("k", key="today", group="b")).created

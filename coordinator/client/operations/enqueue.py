@@ -35,6 +35,7 @@ from coordinator.middleware import current_middleware
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.limits import TOMBSTONE_MS
 from coordinator.model.names import parse_route
+from coordinator.model.policies.groups import describe_ungrouped
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
@@ -238,11 +239,7 @@ def _failure(
             return KeyConflict(f"key {key!r} belongs to run {other}, which has other inputs")
         if answer == "ungrouped":
             kind = parse_route(run.route)[1]
-            return BadOption(
-                f"run {run.id} was not enqueued: kind {kind!r} has a limit for each group, so its runs need a group: "
-                "give group=… (--group of the command); group_by=… of a handler counts only if the handler itself is enqueued, "
-                "and not the name of its kind"
-            )
+            return BadOption(f"run {run.id} was not enqueued: {describe_ungrouped(kind)}")
         if answer == "unreadable":
             return Unreadable(
                 f"run {run.id} was not enqueued: a Redis key that it needs holds a value of another type; "

@@ -7,8 +7,10 @@ from typing import Any
 
 from coordinator.client.operations.open_namespace import OpenNamespace, new_mark, reading
 from coordinator.client.schedules import When, build_schedule, schedule_view
-from coordinator.errors import NotFound, Unreadable
+from coordinator.errors import BadOption, NotFound, Unreadable
 from coordinator.model.enqueue import HandlerOf, Inputs
+from coordinator.model.names import parse_route
+from coordinator.model.policies.groups import describe_ungrouped_schedule
 from coordinator.model.policies.schedule import ScheduleView
 from coordinator.model.run_id import partition_for
 from coordinator.store.keys import Keys, Namespace
@@ -31,6 +33,8 @@ def set_schedule(
     if answer == "mismatch":
         space = yield from namespace.recreate(space)
         answer = yield from schedule_plans.replace(_keys_of(space, name), space.birth, new, generation)
+    if answer == "ungrouped":
+        raise BadOption(describe_ungrouped_schedule(name, parse_route(new.route)[1]))
     if answer != "ok":
         raise Unreadable(
             f"schedule {name} was not set: a Redis key that it needs holds a value of another type; "

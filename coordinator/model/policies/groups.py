@@ -132,3 +132,25 @@ def describe_limits(limits: Mapping[str, HandlerLimit]) -> str:
         places = NO_LIMIT if limit.at_once is None else str(limit.at_once)
         parts.append(f"{kind}={places}" + ("" if starts == NO_LIMIT else "," + starts.replace(" ", "/")))
     return " ".join(parts)
+
+
+def has_limit(handler: object) -> bool:
+    """Return True if a handler declares a limit for each group of its kind: `at_once` or `rate`."""
+    return getattr(handler, "at_once", None) is not None or getattr(handler, "rate", None) is not None
+
+
+def describe_ungrouped(kind: str) -> str:
+    """Return why a run without a group is refused, and what to do."""
+    return (
+        f"kind {kind!r} has a limit for each group, so its runs need a group: "
+        "give group=… (--group of the command); group_by=… of a handler counts only if the handler itself is enqueued, "
+        "and not the name of its kind"
+    )
+
+
+def describe_ungrouped_schedule(schedule: str, kind: str) -> str:
+    """Return why a schedule of a kind with a limit is refused, and what to do."""
+    return (
+        f"schedule {schedule!r} was not set: kind {kind!r} has a limit for each group, and the runs of schedules have no group; "
+        "schedule a kind without a limit whose handler enqueues the run: run.enqueue(…, group=…)"
+    )

@@ -44,7 +44,8 @@ def replace(keys: Keys, birth: str, new: NewSchedule, generation: str, now: str 
         now: The time in ms, for namespaces with the test clock.
 
     Returns:
-        `ok`; `mismatch` (the namespace has another birth mark); or `unreadable` (a key has the wrong type).
+        `ok`; `mismatch` (the namespace has another birth mark); `ungrouped` (the kind has a limit for each group); or
+        `unreadable` (a key has the wrong type).
 
     Raises:
         Changed: Other clients kept changing the schedule at the same time.

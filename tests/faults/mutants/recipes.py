@@ -5030,6 +5030,20 @@ MUTANTS = [
         "tests/lua/coordinators/test_sweep.py::test_run_of_a_limited_kind_without_a_group_is_refused",
     ),
     Mutant(
+        "a client enqueues a run without a group before the limit of its handler is known",
+        "coordinator/client/run_builder.py",
+        "        if handler is not None and has_limit(handler):\n",
+        "        if False:\n",
+        "tests/contract/test_groups.py::test_handler_with_a_limit_needs_a_group_before_its_limit_is_known",
+    ),
+    Mutant(
+        "a kind with a limit gets schedules, whose runs do not count",
+        LUA + "schedules/schedule.lua",
+        "if limited and kind and string.find(limited, ' ' .. kind .. ' ', 1, true) then",
+        "if false then",
+        "tests/lua/schedules/test_schedule.py::test_schedule_of_a_kind_with_a_limit_is_refused",
+    ),
+    Mutant(
         "the worker that joined last decides the limit of its kinds",
         LUA + "shared/published.lua",
         "    if oldest[a.code] ~= oldest[b.code] then return oldest[a.code] < oldest[b.code] end\n",

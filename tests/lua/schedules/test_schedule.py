@@ -390,6 +390,19 @@ def test_call_with_another_birth_is_refused_as_a_stranger(store: Store) -> None:
         assert put(store) == "mismatch"
 
 
+def test_schedule_of_a_kind_with_a_limit_is_refused(store: Store) -> None:
+    store.limit(1)
+    with store.unchanged():
+        assert put(store) == "ungrouped"
+    assert put(store, "t", route="default:other@0") == "ok"
+    store.limit("")
+    assert put(store) == "ok"
+    store.limit(1)
+    with store.unchanged():
+        assert put(store, generation="g2", rules=OTHER) == "ungrouped"
+    assert put(store) == "ok", "a repeated call gets its first answer"
+
+
 # ---- bad entries -----------------------------------------------------------------------------------------------------
 
 

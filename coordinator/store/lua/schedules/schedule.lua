@@ -17,15 +17,19 @@
 --   expires: ms after which a run is cancelled if no worker has claimed it; empty: never
 --   retention: ms that a run is kept after its end; empty: the default of its status
 -- Uses: time, schedule
--- Answers: ok, changed, mismatch, unreadable
+-- Answers: ok, changed, mismatch, unreadable, ungrouped
 --   mismatch: the stored birth mark of the namespace is another one
 --   unreadable: the list of schedules has another type
-if birth ~= '' and redis.call('HGET', namespace_key(), 'birth') ~= birth then return { 'mismatch' } end
+--   ungrouped: the kind has a limit for each group, and the runs of schedules have no group
+local stored_birth, limited = unpack(redis.call('HMGET', namespace_key(), 'birth', 'limited'))
+if birth ~= '' and stored_birth ~= birth then return { 'mismatch' } end
 local clock = server_ms(now)
 if type(redis.pcall('ZCARD', schedules_key())) ~= 'number' then return { 'unreadable' } end
 local before, other_type = read_schedule(name)
 if is_repeated(before, name, generation) then return { 'ok' } end
 if (before and before.generation or '') ~= seen then return { 'changed', before and before.generation or '' } end
+local _, kind = string.match(route, ROUTE_PARTS)
+if limited and kind and string.find(limited, ' ' .. kind .. ' ', 1, true) then return { 'ungrouped' } end
 
 if other_type then redis.call('UNLINK', schedule_key(name)) end
 local paused = before and before.state == 'paused'
