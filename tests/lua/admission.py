@@ -91,7 +91,7 @@ class AdmissionHistory:
         self.held: list[Claimed] = []
         self.calls: list[Callable[[], Any]] = []
         self.made: list[str] = []
-        self._number = 0
+        self._number = self._claims = 0
         self._places = dict[str, set[str]]()
         # For each group: its rate, the runs that were admitted under it and not claimed yet, and when others were claimed.
         self._rates = dict[str, tuple[float, int] | None]()
@@ -129,7 +129,11 @@ class AdmissionHistory:
         self.held += self._claim(choose([1, 2, 5]), choose([False, True]))
 
     def _claim(self, want: int, alone: bool) -> list[Claimed]:
-        _, runs = self.store.claim(self._worker, want, alone=alone)
+        self._claims += 1
+        worker, number = self._worker, self._claims
+        _, runs = self.store.claim(worker, want, alone=alone, number=number)
+        # A repeated claim gets the same runs. A claim that arrives after a later one gets none.
+        self.calls.append(lambda: self.store.claim(worker, want, alone=alone, number=number))
         self.made.append(f"claim: {[run.id for run in runs]}")
         for group in GROUPS:
             started = self._unstarted[group] & {run.id for run in runs}

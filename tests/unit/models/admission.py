@@ -13,8 +13,9 @@ from typing import NamedTuple
 class Run(NamedTuple):
     """A run: its status, and the calls of its owners that are still on their way, as (what, whether the caller owns the run)."""
 
-    status: str = "new"  # new, line, ready, running, delayed, waiting, ended
+    status: str = "new"  # new, line, ready, running, delayed, waiting, ended, discarded
     late: tuple[tuple[str, bool], ...] = ()
+    claimed: bool = False  # a run that was claimed does not expire any more
 
 
 class State(NamedTuple):
@@ -29,6 +30,7 @@ class State(NamedTuple):
 
 FREEING = {"complete": "ended", "retry": "delayed", "suspend": "waiting"}
 PLACED = ("ready", "running")
+OVER = ("ended", "discarded")
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Model:
     """The steps of the model.
 
     Attributes:
-        faults: How often each fault may happen: late, crash, change (of the limit), cancel, revive.
+        faults: How often each fault may happen: late, crash, change (of the limit), cancel, revive, expire, discard.
         count: The number of runs.
         bug: The bug of this variant.
         limit: The limit at the start; None if none is known.
@@ -51,7 +53,7 @@ class Model:
         return State((Run(),) * self.count, frozenset(), self.limit, faults=tuple(self.faults.values()))
 
     def is_end(self, state: State) -> bool:
-        return all(run.status == "ended" for run in state.runs)
+        return all(run.status in OVER for run in state.runs)
 
     def check(self, state: State) -> str | None:
         if state.broken:
@@ -127,9 +129,9 @@ class Model:
     def _end_attempt(self, state: State, number: int, what: str, owner: bool = True) -> State:
         """Carry out the call of an owner. The call of a former owner changes nothing."""
         status = state.runs[number].status
-        if not owner and not (self.bug == "no fence" and status in (*PLACED, "ended")):
+        if not owner and not (self.bug == "no fence" and status in (*PLACED, *OVER)):
             return state
-        if status == "ended":
+        if status in OVER:
             return state._replace(broken="an ended run continues")
         state = self._fence(state, number)
         return self._enter(state, number) if what == "release" else self._leave(state, number, FREEING[what])
@@ -153,7 +155,7 @@ class Model:
         if run.status == "new":
             yield f"enqueue {name}", self._enter(state, number)
         if run.status == "ready":
-            yield f"claim {name}", self._set(self._fence(state, number), number, status="running")
+            yield f"claim {name}", self._set(self._fence(state, number), number, status="running", claimed=True)
         if run.status in ("delayed", "waiting"):
             yield f"wake {name}", self._enter(state, number)
         if run.status == "running":
@@ -167,7 +169,13 @@ class Model:
         for index, (what, owner) in enumerate(run.late):
             left = self._set(state, number, late=run.late[:index] + run.late[index + 1 :])
             yield f"execute a late {what} of {name}", self._end_attempt(left, number, what, owner)
-        if run.status not in ("new", "ended") and (cancel := self._spend(state, "cancel")) is not None:
+        if run.status not in ("new", *OVER) and (cancel := self._spend(state, "cancel")) is not None:
             yield f"cancel {name}", self._leave(self._fence(cancel, number), number, "ended")
+        if run.status in ("line", "ready") and not run.claimed and (expired := self._spend(state, "expire")) is not None:
+            keeps = self.bug == "expired run keeps its place"
+            ended = self._set(expired, number, status="ended") if keeps else self._leave(expired, number, "ended")
+            yield f"expire {name}", ended
+        if run.status == "ended" and (discarded := self._spend(state, "discard")) is not None:
+            yield f"discard {name}", self._set(discarded, number, status="discarded")
         if run.status == "ended" and (revived := self._spend(state, "revive")) is not None:
             yield f"revive {name}", self._enter(self._fence(revived, number), number)

@@ -13,11 +13,13 @@ CORRECT = {
     "calls late": Model({"late": 1, "crash": 1}),
     "the limit changes": Model({"change": 2, "crash": 1, "cancel": 1}),
     "cancelled and revived": Model({"late": 1, "cancel": 1, "revive": 1}),
+    "expired and discarded": Model({"late": 1, "expire": 2, "discard": 1, "revive": 1}),
     "no limit is known at first": Model({"change": 1, "cancel": 1, "crash": 1}, limit=None),
 }
 
 BUGS = {
     "counter": ("cancelled and revived", "the limit is exceeded|can't end any more"),
+    "expired run keeps its place": ("expired and discarded", "the places are not those of the runs|a run is lost"),
     "place lost": ("calls late", "the places are not those of the runs|a run is lost|limit is exceeded"),
     "put back": ("the limit changes", "a run overtakes the line"),
     "no sweep": ("no limit is known at first", "can't end any more"),
