@@ -96,7 +96,7 @@ async def test_handler_with_a_limit_needs_a_group_before_its_limit_is_known(
     with pytest.raises(BadOption, match="no run was enqueued: kind 'research' has a limit for each group"):
         await client.enqueue(research.inputs())
     with pytest.raises(BadOption, match="kind 'research' has a limit for each group"):
-        await client.enqueue_many([(research, {"n": 1})])
+        await client.enqueue_many([research.inputs(1)])
     with pytest.raises(BadOption, match="schedule 'nightly' was not set: kind 'research' has a limit for each group"):
         await client.schedule("nightly", "every 30s", research.inputs())
     assert not await client.schedules()

@@ -192,15 +192,12 @@ def test_limits_are_set_listed_and_removed_while_runs_wait_for_them(
     status = " ".join(shell("status").out.split())
     assert "1 queued run of kind greet waits for a place in its group (1 group), the first for " in status
     assert "1 group with a limit of 0 admits no run: acme of greet" in status
-    assert (
-        shell("limit", "set", "greet", "--at-once", "2", "--group", "acme").out
-        == "group 'acme' of kind greet: 2 runs at once\n"
-    )
+    set_two = shell("limit", "set", "greet", "--at-once", "2", "--group", "acme")
+    assert set_two.out == "group 'acme' of kind greet: 2 runs at once\n"
+    assert "no coordinator is running: the change applies when" in " ".join(set_two.err.split())
     rows = shell("limit", "list", "--json").json()["limits"]
-    assert rows == [
-        {"kind": "greet", "group": None, "at_once": 0, "rate": None, "burst": None, "source": "operator"},
-        {"kind": "greet", "group": "acme", "at_once": 2, "rate": None, "burst": None, "source": "operator"},
-    ]
+    shared = {"kind": "greet", "rate": None, "burst": None, "source": "operator", "known": True}
+    assert rows == [shared | {"group": None, "at_once": 0}, shared | {"group": "acme", "at_once": 2}]
     coordinator = shell.start("start")
     assert client.handle(id).result(timeout=30) == "hello you"
     coordinator.terminate()

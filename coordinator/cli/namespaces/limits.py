@@ -13,12 +13,18 @@ from coordinator.cli.framework.options import command
 from coordinator.errors import BadOption, NotFound
 from coordinator.model.policies.groups import UNCHANGED, GroupLimit, Unchanged
 from coordinator.views.formatting import clean, most_similar
+from coordinator.views.namespace_display import has_coordinator
+from coordinator.views.namespace_view import Overview
 from coordinator.views.run_display import suggest_kind
 from coordinator.views.table import new_table
 
 app = new_subapp("Limit how many runs of a group are ready or running at once, and how many start per unit of time.")
 
 SEE_LIST = "see 'coordinator limit list'; a limit whose source is a handler ends with the workers that have it"
+NO_COORDINATOR = (
+    "no coordinator is running: the change applies when a run of the group is enqueued or ends, and runs that wait are not "
+    "admitted before that; start one with 'coordinator start'"
+)
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the runs.")]
 Group = Annotated[str | None, typer.Option("--group", help="Only this group. Default: each group of the kind.")]
 
@@ -53,14 +59,17 @@ def set_limit(
     ] = None,
     group: Group = None,
 ) -> None:
-    """Set the limits of a kind or of a group. They take effect within a second. Running runs continue."""
+    """Set the limits of a kind or of a group. They take effect within a second if a coordinator is running.
+
+    Running runs continue.
+    """
     places = UNCHANGED if at_once is None else None if at_once == "none" else _parse(at_once)
     starts = UNCHANGED if rate is None else None if rate == "none" else rate
     if at_once is None and rate is None and burst is None:
         raise BadOption("give --at-once, --rate, or both")
     with context.connect() as client:
         changed = client.set_limit(kind, at_once=places, rate=starts, burst=burst, group=group)
-        hint = suggest_kind(kind, client.workers())
+        overview = client.status()
     given: dict[str, Any] = {}
     if not isinstance(places, Unchanged):
         given["at_once"] = places
@@ -71,8 +80,9 @@ def set_limit(
     what, limits = describe_subject(kind, group), ", ".join(said)
     text = f"{what}: {limits}" if changed else f"{what} already has this limit: {limits}"
     context.answer({"kind": kind, "group": group, **given, "changed": changed}, Text(clean(text)))
-    if hint:
+    if hint := suggest_kind(kind, overview.workers):
         context.stderr.print(Text(f"no live worker handles kind {clean(kind)}; {hint}", "yellow"))
+    _warn_without_coordinator(context, overview)
 
 
 @command(app, name="list")
@@ -88,11 +98,10 @@ def list_limits(context: CommandContext) -> None:
         return
     table = new_table("kind", "group", "at once", "starts", "burst", "set by", right=("at once", "starts", "burst"))
     for limit in limits:
-        at_once = "no limit" if limit.at_once is None else f"{limit.at_once:,}"
         table.add_row(
             limit.kind,
             clean(limit.group or "each"),
-            at_once,
+            _describe_places(limit),
             limit.rate or "",
             "" if limit.burst is None else f"{limit.burst:,}",
             limit.source,
@@ -109,7 +118,14 @@ def remove_limit(context: CommandContext, kind: Kind, group: Group = None) -> No
             others = [describe_subject(one.kind, one.group) for one in client.limits() if one.source == "operator"]
             close = most_similar(what, others)
             raise NotFound(f"no limit is set for {what}; {f'did you mean {close}?' if close else SEE_LIST}")
+        overview = client.status()
     context.answer({"kind": kind, "group": group, "changed": True}, Text(clean(f"the limit of {what} was removed")))
+    _warn_without_coordinator(context, overview)
+
+
+def _warn_without_coordinator(context: CommandContext, overview: Overview) -> None:
+    if not has_coordinator(overview):
+        context.stderr.print(Text(NO_COORDINATOR, "yellow"))
 
 
 def describe_subject(kind: str, group: str | None) -> str:
@@ -131,6 +147,12 @@ def describe_rate(rate: str | None, burst: int | None) -> str:
     return f"{rate} starts" + ("" if burst is None else f", {burst:,} at one moment")
 
 
+def _describe_places(limit: GroupLimit) -> str:
+    if not limit.known:
+        return "not known: no run starts"
+    return "no limit" if limit.at_once is None else f"{limit.at_once:,}"
+
+
 def _parse(at_once: str) -> int:
     if not at_once.isdecimal():
         raise BadOption(f"--at-once {at_once!r} is neither a whole number nor 'none'")
@@ -145,4 +167,5 @@ def _row(limit: GroupLimit) -> dict[str, object]:
         "rate": limit.rate,
         "burst": limit.burst,
         "source": limit.source,
+        "known": limit.known,
     }

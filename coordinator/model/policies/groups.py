@@ -49,10 +49,12 @@ class GroupLimit:
     Attributes:
         kind: The kind of the runs.
         group: The group; None if the limit is for each group of the kind that has no limit of its own.
-        at_once: The limit; None for no limit.
+        at_once: The limit; None for no limit, and if `known` is False.
         source: `operator` if a client or a command set one of the limits, `handler` if workers published them.
         rate: How many runs of a group may start per unit of time, for example `10/min`; None for no limit.
         burst: The number of runs that may start at one moment, after a time without starts; None without a rate.
+        known: False if only a rate is set, and no worker has published whether the kind has a limit of places. Then no run is
+            admitted.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class GroupLimit:
     source: Literal["operator", "handler"]
     rate: str | None = None
     burst: int | None = None
+    known: bool = True
 
 
 def check_group(group: object) -> str:

@@ -69,9 +69,9 @@ def read_limits(keys: Keys) -> Generator[Request, Any, list[GroupLimit]]:
     for (kind, group), source in sources.items():
         places = find_limit(stored, kind, group)
         rate, burst = find_rate(stored, kind, group)
-        found.append(
-            GroupLimit(kind, group or None, None if places == MOST_AT_ONCE else places, source, rate=rate, burst=burst)
-        )
+        at_once = None if places == MOST_AT_ONCE else places
+        known = places is not None
+        found.append(GroupLimit(kind, group or None, at_once, source, rate=rate, burst=burst, known=known))
     return found
 
 

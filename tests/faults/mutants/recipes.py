@@ -5044,6 +5044,13 @@ MUTANTS = [
         "tests/lua/schedules/test_schedule.py::test_schedule_of_a_kind_with_a_limit_is_refused",
     ),
     Mutant(
+        "a rate without a known limit of places is listed as no limit",
+        "coordinator/store/plans/groups.py",
+        "        known = places is not None\n",
+        "        known = True\n",
+        "tests/lua/runs/test_limit.py::test_rate_without_a_known_limit_of_places_says_that_no_run_starts",
+    ),
+    Mutant(
         "the worker that joined last decides the limit of its kinds",
         LUA + "shared/published.lua",
         "    if oldest[a.code] ~= oldest[b.code] then return oldest[a.code] < oldest[b.code] end\n",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.errors import BadCall, Unreadable
-from coordinator.model.policies.groups import GroupLimit
+from coordinator.model.policies.groups import KEEP, GroupLimit
 from coordinator.store.plans import groups as group_plans
 from coordinator.store.replies import word
 from coordinator.store.script import Call
@@ -61,6 +61,14 @@ def test_operator_may_lift_the_limit_of_a_handler(store: Store) -> None:
     assert limited(store) == []
 
 
+def test_rate_without_a_known_limit_of_places_says_that_no_run_starts(store: Store) -> None:
+    set_rate(store, "10 60000 1")
+    (limit,) = limits(store)
+    assert (limit.at_once, limit.known, limit.rate) == (None, False, "10/min")
+    store.join(limits="k=-")
+    assert [(limit.at_once, limit.known) for limit in limits(store)] == [(None, True)]
+
+
 def test_setting_the_same_limit_again_changes_nothing(store: Store) -> None:
     assert store.limit(2)
     assert not store.limit(2)
@@ -95,3 +103,7 @@ def test_limits_with_a_wrong_type_are_refused(store: Store) -> None:
 
 def iter_one(call: Call) -> Generator[Call, Any, Any]:
     return (yield call)
+
+
+def set_rate(store: Store, rate: str) -> None:
+    store.do(group_plans.set_limit(store.keys, "k", "", KEEP, "rate", rate))

@@ -171,7 +171,11 @@ class Model:
             yield f"execute a late {what} of {name}", self._end_attempt(left, number, what, owner)
         if run.status not in ("new", *OVER) and (cancel := self._spend(state, "cancel")) is not None:
             yield f"cancel {name}", self._leave(self._fence(cancel, number), number, "ended")
-        if run.status in ("line", "ready") and not run.claimed and (expired := self._spend(state, "expire")) is not None:
+        if (
+            run.status in ("line", "ready")
+            and not run.claimed
+            and (expired := self._spend(state, "expire")) is not None
+        ):
             keeps = self.bug == "expired run keeps its place"
             ended = self._set(expired, number, status="ended") if keeps else self._leave(expired, number, "ended")
             yield f"expire {name}", ended
