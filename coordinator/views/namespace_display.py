@@ -126,8 +126,8 @@ def _describe_lines(groups: Iterable[GroupView]) -> Iterable[str]:
         by_kind.setdefault(one.kind, []).append(one)
     for kind, those in by_kind.items():
         runs, named = sum(one.held for one in those), max(those, key=lambda one: one.held)
-        paced = all(one.waits_for_rate for one in those)
-        what = "a start" if paced else "a place"
+        paced = {one.waits_for_rate for one in those}
+        what = "a place or a start" if len(paced) == 2 else "a start" if paced == {True} else "a place"
         wait = f"waits for {what} in its group" if runs == 1 else f"wait for {what} in their groups"
         longest = f"; the longest line is in group {named.group!r}, with {named.held:,}" if len(those) > 1 else ""
         since = f", the first for {format_duration(max(one.waited for one in those))}"

@@ -25,7 +25,7 @@ from coordinator.views.formatting import (
     most_similar,
 )
 from coordinator.views.namespace_view import WorkerView
-from coordinator.views.status_reason import describe_child, describe_wait, describe_wake
+from coordinator.views.status_reason import CALL_WAITS, describe_child, describe_wait, describe_wake
 from coordinator.views.table import new_table
 
 MAX_EFFECTS = 50  # the largest number of effects in the details of a run
@@ -91,6 +91,9 @@ def _summary(view: RunView, now: float) -> str:
     if view.status is Status.WAITING and view.waiting and not _is_overdue(view.waiting, now):
         return _summarise_wait(view.waiting, now)
     note = _format_note(view.note) if view.note and view.status is Status.RUNNING else ""
+    _, waits, limit = clean(view.why).partition(CALL_WAITS)
+    if note and waits:  # The wait explains why the note does not change.
+        return f"{waits.removeprefix('; ')}{limit}; {note}".partition("\n")[0]
     return (note or clean(view.why)).partition("\n")[0]
 
 

@@ -144,9 +144,12 @@ def _explain_running(view: RunView, *, killing: bool, failed_loads: int | None, 
         return f"{at}; the worker is loading its checkpoint"
     name, _, since = limited.partition(":")
     if since.isdigit():
-        return f"{at}; a call waits for limit {name!r} since {_iso(datetime.fromtimestamp(int(since) / 1000, UTC))}"
+        return f"{at}{CALL_WAITS}{name!r} since {_iso(datetime.fromtimestamp(int(since) / 1000, UTC))}"
     return at
 
+
+# In the reason of a running run, before the name of the limit that one of its calls waits for.
+CALL_WAITS = "; a call waits for limit "
 
 _DELAYED_AFTER = {
     "release": "a worker released it without shutting down",

@@ -9,6 +9,7 @@ from workers.attempt.attempt import Attempt
 from workers.liveness.lease import Lease
 
 MOST_LOADING = 100  # loads that a heartbeat reports
+MOST_LIMITED = 1000  # runs with a call that waits for a limit that a heartbeat reports
 MOST_STUCK = 20  # runs that are named in status displays for each partition of a process
 
 
@@ -78,7 +79,7 @@ class AttemptTable:
         from its own thread, so the method works on a copy.
         """
         found = ((one.id, list(one.limited.values())) for one in self.of(lease) if one.limited)
-        return dict(islice(((id, waits[0]) for id, waits in found if waits), MOST_LOADING))
+        return dict(islice(((id, waits[0]) for id, waits in found if waits), MOST_LIMITED))
 
     def stopping_leases(self) -> list[Lease]:
         """Return the leases under which there are attempts that stop when their lease is in doubt.

@@ -5051,6 +5051,14 @@ MUTANTS = [
         "tests/lua/runs/test_limit.py::test_rate_without_a_known_limit_of_places_says_that_no_run_starts",
     ),
     Mutant(
+        "a call that waits for a partition out of reach is not shown",
+        "workers/attempt/waits/limits.py",
+        '                        call.worker = ""\n                        self._show_wait(attempt, call)\n',
+        '                        call.worker = ""\n',
+        "tests/unit/attempt/test_limits.py"
+        "::test_call_that_waits_for_a_partition_that_the_worker_can_not_reach_is_shown",
+    ),
+    Mutant(
         "the worker that joined last decides the limit of its kinds",
         LUA + "shared/published.lua",
         "    if oldest[a.code] ~= oldest[b.code] then return oldest[a.code] < oldest[b.code] end\n",

@@ -16,7 +16,7 @@ from coordinator.model.run import AttemptRecord, Counters, Failure, Note, RunVie
 from coordinator.views.formatting import format_duration
 from coordinator.views.json_data import to_json_data
 from coordinator.views.namespace_display import status_summary, workers_overview, workers_table
-from coordinator.views.namespace_view import CoordinatorView, Overview, WorkerView
+from coordinator.views.namespace_view import CoordinatorView, GroupView, Overview, WorkerView
 from coordinator.views.run_display import run_details, runs_table, suggest_kind
 from coordinator.views.run_view import phase_label
 
@@ -276,3 +276,25 @@ def test_details_of_a_waiting_run_have_its_times_and_its_signals() -> None:
 )
 def test_details_say_what_woke_a_run(woken: str, text: str) -> None:
     assert f"\nwoken       {text}" in render(run_details(replace(RUN, cause="wake", woken=woken), NOW.timestamp()))
+
+
+def test_runs_show_the_limit_that_a_call_waits_for_before_the_note() -> None:
+    why = "attempt 1 on worker w1; a call waits for limit 'api' since 2026-01-01T00:00:00.000+00:00"
+    view = replace(RUN, status=Status.RUNNING, why=why, note=Note("page 3"))
+    text = " ".join(render(runs_table([view], NOW.timestamp()), width=300).split())
+    assert "a call waits for limit 'api' since 2026-01-01T00:00:00.000+00:00; page 3" in text
+    text = " ".join(
+        render(runs_table([replace(view, why="attempt 1 on worker w1")], NOW.timestamp()), width=300).split()
+    )
+    assert text.endswith("page 3")
+
+
+def test_status_says_if_only_some_groups_wait_for_their_rate() -> None:
+    full, paced = GroupView("k", "full", 2, 1, 1, "1/h", 9.0), GroupView("k", "paced", 1, 0, 1, "1/h", 5.0)
+
+    def sentence(*groups: GroupView) -> str:
+        return " ".join(render(status_summary(replace(OVERVIEW, groups=groups), "redis://h"), width=300).split())
+
+    assert "2 queued runs of kind k wait for a place in their groups" in sentence(full)
+    assert "1 queued run of kind k waits for a start in its group" in sentence(paced)
+    assert "3 queued runs of kind k wait for a place or a start in their groups" in sentence(full, paced)

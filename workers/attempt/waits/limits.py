@@ -84,7 +84,9 @@ class ServerLimits:
                     case "old":
                         self._number_again(call)
                     case "gone":
+                        # The worker can't reach the partition of the limit, or has not joined it yet.
                         call.worker = ""
+                        self._show_wait(attempt, call)
                         await self._pause(attempt, call, REJOIN_PAUSE)
                     case _:
                         raise _refusal(call, found)
@@ -174,6 +176,11 @@ class ServerLimits:
         keys, pause = self._keys(call.name), round(seconds * 1000)
         task = self._send(call, lambda: rate_plans.back_off(keys, call.worker, call.name, call.number, pause))
         call.sending.append(task)
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until the server knows the ends of all calls, or until this time has passed."""
+        if self._sending:
+            await asyncio.wait(set(self._sending), timeout=seconds)
 
     def _send(
         self, call: OpenCall, make_plan: Callable[[], Plan[str]], after: tuple[asyncio.Task[None], ...] = ()
