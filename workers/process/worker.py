@@ -262,7 +262,7 @@ class Worker:
             clock, heartbeat, stops, shutdown, tasks, self._announce,
         )  # fmt: skip
         self._results = results = BeatResults(wire, table, stops, membership, shutdown, tasks, limits.hint)
-        self._drain = Drain(options.grace, clock, table, stops, endings, membership, shutdown, tasks)
+        self._drain = Drain(options.grace, clock, table, stops, endings, membership, shutdown, tasks, limits.settle)
         self._intake = Intake(
             wire, options, self.registry, clock, self._slots, health, membership, heartbeat, results, runner, tasks
         )

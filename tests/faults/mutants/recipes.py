@@ -5051,6 +5051,14 @@ MUTANTS = [
         "tests/lua/runs/test_limit.py::test_rate_without_a_known_limit_of_places_says_that_no_run_starts",
     ),
     Mutant(
+        "a worker that drains leaves before the server knows the real cost of a call",
+        "workers/process/stopping/drain.py",
+        "        await self._settle(SETTLE_SECONDS)\n",
+        "",
+        "tests/integration/worker/test_worker_limits.py"
+        "::test_drain_waits_until_the_server_knows_the_real_cost_of_a_call",
+    ),
+    Mutant(
         "a call that waits for a partition out of reach is not shown",
         "workers/attempt/waits/limits.py",
         '                        call.worker = ""\n                        self._show_wait(attempt, call)\n',

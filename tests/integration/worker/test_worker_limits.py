@@ -413,3 +413,19 @@ async def test_late_request_of_a_call_that_was_stopped_reserves_nothing(
     await eventually(lambda: proxy.late_replies, "the late request was carried out")
     assert (counts(bench), level(bench)) == ((0, 0), 0)
     await bench.end(*serving)  # the worker leaves through the proxy
+
+
+async def test_drain_waits_until_the_server_knows_the_real_cost_of_a_call(
+    bench: Bench, client: AsyncClient, proxy: Proxy
+) -> None:
+    await client.set_rate("api", "1/day", burst=1000)
+    bench.admin.script_load(scripts.FINISH.text)
+    outside = Outside()
+    outside.answer.set()
+    delay = proxy.delay_next_request(0.5, naming(b"EVALSHA", scripts.FINISH.sha.encode()))
+    id = await bench.enqueue("async", {"cost": 900, "real": 50})
+    serving = bench.worker(callers(outside), url=proxy.url)
+    assert await bench.outcome(id) == "completed"
+    await eventually(delay.happened.is_set, "the end of the call is on its way")
+    assert await bench.end(*serving) == 0
+    assert 49 < level(bench) <= 50

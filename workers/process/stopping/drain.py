@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from workers.process.stopping.stops import CLEAN_UP_SECONDS, Stops
 from workers.process.tasks import TaskSet, cancel_all
 
 logger = logging.getLogger(__name__)
+SETTLE_SECONDS = 1.0  # how long a drain waits until the server knows the real costs of external calls
 CLAIM_ANSWER_SECONDS = 1.0  # how long a drain waits for the answer of a claim before it stops the handlers
 
 
@@ -49,6 +50,7 @@ class Drain:
         membership: The leases.
         shutdown: The shutdown of the worker, which may take away the grace of the handlers.
         tasks: Holds background tasks.
+        settle: Waits until the server knows the ends of all external calls, at most for a number of seconds.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class Drain:
         membership: Membership,
         shutdown: Shutdown,
         tasks: TaskSet,
+        settle: Callable[[float], Awaitable[None]],
     ) -> None:
+        self._settle = settle
         self._default_grace, self._clock, self._table, self._stops = grace, clock, table, stops
         self._endings, self._membership, self._shutdown, self._tasks = endings, membership, shutdown, tasks
 
@@ -88,6 +92,8 @@ class Drain:
         await self._end_attempts()
         self._shutdown.deadline = min(deadline, self._clock.monotonic() + CLEAN_UP_SECONDS)
         await self._wait_until_empty(CLEAN_UP_SECONDS)
+        # The server ends the calls of a worker that leaves with the cost that they have reserved.
+        await self._settle(SETTLE_SECONDS)
         return await self._leave()
 
     async def _stop_claiming(self, claimers: Sequence[Claimer], listening: Sequence[asyncio.Task[Any]]) -> None:
