@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.matrix("more cases of a promise"), pytest.mark.timeout
 KILLS = int(os.environ.get("RUNS_TEST_KILLS", "6"))
 GROUPS = int(os.environ.get("RUNS_TEST_GROUPS", "30"))  # 1,000 in the full size
 LARGE = int(os.environ.get("RUNS_TEST_GROUP_SIZE", "1000"))  # 100,000 in the full size
-AT_ONCE, CUSTOMERS, EACH = 2, 5, 12
+CUSTOMERS = int(os.environ.get("RUNS_TEST_CUSTOMERS", "5"))
+EACH = int(os.environ.get("RUNS_TEST_CUSTOMER_RUNS", "12"))
+AT_ONCE = 2
 SLOTS = 20
 
 
