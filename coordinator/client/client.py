@@ -21,7 +21,7 @@ from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations import schedules as schedule_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
 from coordinator.client.output.feed import Feed
-from coordinator.client.parent import warn_of_waiting
+from coordinator.client.parent import current_parent, warn_of_waiting
 from coordinator.client.run_builder import EnqueueManyOptions, EnqueueOptions
 from coordinator.client.schedules import ScheduleOptions, When
 from coordinator.client.waiting.direct_wait import DirectWait
@@ -435,16 +435,17 @@ class Client:
         Raises:
             ResultTimeout: The run has not ended in time.
         """
-        tracker = EndingTracker([id], self._clock.monotonic(), timeout)
+        began = self._clock.monotonic()
         direct, call, ending = self._open().direct, object(), None
         try:
             if direct.acquire(call, timeout):
-                ending = self._wait_directly(id, tracker, direct)
+                ending = self._wait_directly(id, EndingTracker([id], began, timeout), direct)
         finally:
             direct.release(call)
         if ending is not None:
             return ending
-        with closing(self._track(tracker)) as endings:
+        # A new tracker asks the server at once: the error that ended the direct wait may have cost the hint.
+        with closing(self._track(EndingTracker([id], began, timeout))) as endings:
             return next(endings)
 
     def _wait_directly(self, id: str, tracker: EndingTracker, direct: DirectWait) -> Ending | None:
@@ -453,19 +454,21 @@ class Client:
         Raises:
             ResultTimeout: The run has not ended in time.
         """
-        while not (endings := self._collect(tracker, direct.client)):
+        if current_parent.get() is not None:  # a handler, which is warned only of a child that has not ended
+            if endings := self._collect(tracker, direct.client):
+                return endings[0]
             warn_of_waiting(tracker.open)
-            rest = tracker.rest(self._clock.monotonic())
+        while True:
             try:
-                ending = direct.wait(id, rest)
+                ending = direct.wait(id, tracker.block_seconds(self._clock.monotonic()))
             except CoordinatorError as error:
                 if isinstance(error, Unreachable) and tracker.left(self._clock.monotonic()) == 0.0:
                     raise tracker.timed_out() from error
-                tracker.hint([id])  # the error may have cost the hint, so the caller must ask the server
                 return None
             if ending is not None:
                 return ending
-        return endings[0]
+            if tracker.left(self._clock.monotonic()) == 0.0:
+                raise tracker.timed_out()
 
     def _endings(self, ids: Iterable[str], timeout: float | None) -> Generator[Ending, None, None]:
         """Yield the endings of the runs, in the order in which the runs end.

@@ -24,6 +24,7 @@ from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.coordinators import DueResult, Recovered
 from coordinator.store.plans.workers import Claimed, HeartbeatReply, WorkerRecord
 from coordinator.store.replies import text
+from coordinator.store.script import Request
 from coordinator.store.transport.connections import memory
 from coordinator.store.transport.wire import Wire, drive
 
@@ -109,6 +110,14 @@ class Store:
 
     def wait(self, id: str, client: str = "c1") -> list[Any]:
         return [text(part) for part in self.do(client_plans.wait(self.keys, id, client))]
+
+    def register(self, id: str, client: str = "c1") -> list[Any]:
+        """Register a client that blocks on its wake list next."""
+
+        def plan() -> Generator[Request, Any, Any]:
+            return (yield client_plans.register(self.keys, id, client))
+
+        return [text(part) for part in self.do(plan())]
 
     def limit(self, at_once: int | str, group: str = "", operation: str = "") -> bool:
         """Set the limit of kind `k` or of a group. '-' is no limit, and empty text removes the limit."""

@@ -1,8 +1,8 @@
 """Wait for one run in the calling thread, without the hint reader.
 
-The thread blocks on a wake list of its own, and sends the question about the run together with the blocking command. The server
-answers the question as soon as it has put a hint into the list. So the ending arrives one round trip sooner than through the hint
-reader, and no second thread has to wake the caller.
+The thread blocks on a wake list of its own. It sends three commands together: the registration with the run, the blocking command,
+and the question about the run. The server answers the question as soon as the list has a hint. So the whole wait is one round trip,
+and no second thread has to wake the caller. If the run has ended before, the registration itself puts a hint into the list.
 
 One thread of a client at a time waits like this. It occupies a connection, so further threads share the hint reader. All errors
 end the direct wait, and the caller continues with the hint reader. A wait of less than a second also uses the hint reader: an idle
@@ -16,6 +16,7 @@ import uuid
 from coordinator.client.operations import runs as run_operations
 from coordinator.client.operations.open_namespace import OpenNamespace
 from coordinator.model.address import Address
+from coordinator.store.plans import clients as client_plans
 from coordinator.store.transport.wire import Wire, drive, drive_after_token
 from coordinator.views.ending import Ending
 
@@ -58,7 +59,7 @@ class DirectWait:
             del self._user["call"]
 
     def wait(self, id: str, seconds: float) -> Ending | None:
-        """Wait until a run has ended, and return its ending. The server must know that `client` waits for the run.
+        """Register with a run, wait until it has ended, and return its ending.
 
         Args:
             id: The run.
@@ -71,10 +72,11 @@ class DirectWait:
             CoordinatorError: The wait failed. The run may have ended.
         """
         keys = drive(self._wire, self._namespace.keys(id))
+        registration = client_plans.register(keys, id, self.client)
         plan = run_operations.read_ending(keys, id, self.client)
-        hinted, ending = drive_after_token(self._wire, keys.wake(self.client), seconds, plan)
+        hinted, ending = drive_after_token(self._wire, registration, keys.wake(self.client), seconds, plan)
         if ending is None and hinted:
-            # The hint was about a run for which an earlier call has stopped waiting. There may be many such hints.
+            # The hint was about a run for which an earlier call has stopped waiting. There may be many such hints. If a hint about
+            # this run is among them, the registration of the next wait replaces it.
             drive(self._wire, run_operations.forget_hints(keys, self.client), seconds)
-            return drive(self._wire, run_operations.read_ending(keys, id, self.client), seconds)
         return ending

@@ -64,6 +64,11 @@ class EndingTracker:
         until_all = max(0.0, self._all_at - now)
         return until_all if left is None else min(left, until_all)
 
+    def block_seconds(self, now: float) -> float:
+        """Return the seconds for which a call that asks the server now may block there, before it asks again."""
+        left = self.left(now)
+        return ASK_AGAIN if left is None else min(left, ASK_AGAIN)
+
     def timed_out(self) -> ResultTimeout:
         """Return the ResultTimeout error, which names a run that has not ended."""
         first = next(iter(self.open), "")

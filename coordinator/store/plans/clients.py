@@ -127,8 +127,16 @@ def wait(keys: Keys, id: str, client: str) -> Generator[Request, Any, list[Any]]
     Returns:
         The answer word of wait.lua (ended, open, missing) and, for an ended run, the ending.
     """
-    reply = yield WAIT.call(keys.at, id=id, client=client, ttl=WAITER_TTL)
+    reply = yield WAIT.call(keys.at, id=id, client=client, ttl=WAITER_TTL, blocks="")
     return [word(reply), *reply[1:]]
+
+
+def register(keys: Keys, id: str, client: str) -> Call:
+    """Return the call that registers a client with a run, for a client that blocks on its wake list next.
+
+    If the run has ended, the call puts a hint into the list, so that the client does not block.
+    """
+    return WAIT.call(keys.at, id=id, client=client, ttl=WAITER_TTL, blocks="1")
 
 
 def take_hints(keys: Keys, client: str) -> Generator[Request, Any, list[str]]:

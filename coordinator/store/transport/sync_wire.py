@@ -20,13 +20,13 @@ import tenacity
 from coordinator.clock import SystemClock
 from coordinator.errors import Unreachable
 from coordinator.model.address import Address, Node
-from coordinator.store.script import Argument, Request
+from coordinator.store.script import Argument, Call, Request
 from coordinator.store.transport.answers import Answers, all_good, make_retrying
 from coordinator.store.transport.connections.exchange import exchange
 from coordinator.store.transport.connections.sync_pool import close_pool, make_pool
 from coordinator.store.transport.error_mapping import SlotMoved, TransientError, final_error, map_error
 from coordinator.store.transport.lane import MOST_REDIRECTS, Lane, LaneFinder
-from coordinator.store.transport.packets import Packet, count_next_trip
+from coordinator.store.transport.packets import Packet, count_next_trip, pack
 from coordinator.store.transport.topology.discovery import discover
 from coordinator.store.transport.trip import TRIP_SECONDS, Trip
 
@@ -37,26 +37,32 @@ _clock = SystemClock()
 
 @dataclass(slots=True)
 class BlockingPop:
-    """A command that waits for a token of a list, ahead of the commands of a trip.
+    """A registration and a command that waits for a token of a list, ahead of the commands of a trip.
 
     Attributes:
+        registration: The call after which the server puts a token into the list.
         key: The key of the list.
         seconds: How long the server waits.
         taken: True after the server has taken a token.
     """
 
+    registration: Call
     key: str
     seconds: float
     taken: bool = False
 
     def exchange(self, connection: Any, commands: list[list[Argument]], packets: list[Packet]) -> list[Any]:
-        """Send this command and the commands of a trip, and return the replies to the commands of the trip.
+        """Send these commands and the commands of a trip, and return the replies to the commands of the trip.
 
         Raises:
-            Exception: The server's error for this command. Without it, a caller would wait again and again without a pause.
+            Exception: The server's error for one of these commands. Without it, a caller would wait again without a pause.
         """
-        ahead: list[Argument] = ["BLPOP", self.key, str(self.seconds)]
-        token, *replies = exchange(connection, [ahead, *commands], packets, blocking=self.seconds)
+        # The script is sent with its source. The blocking command is under way before the client could learn that the server
+        # lacks the script.
+        (registration,) = pack([self.registration])
+        register = registration.command(bare=False, whole=True)
+        pop: list[Argument] = ["BLPOP", self.key, str(self.seconds)]
+        _, token, *replies = exchange(connection, [register, pop, *commands], packets, ahead=2, blocking=self.seconds)
         if isinstance(token, Exception):
             raise token
         self.taken = token is not None
@@ -109,13 +115,14 @@ class Wire:
             )
         return gathered.result()
 
-    def ask_after_token(self, key: str, seconds: float, request: Request) -> tuple[bool, Any]:
+    def ask_after_token(self, registration: Call, key: str, seconds: float, request: Request) -> tuple[bool, Any]:
         """Send a request that the server carries out when a list has a token, or when the time is over.
 
         The server takes the token from the list. The request is sent once. If it gets an error, the token may be lost. Meanwhile
         the calling thread occupies one connection of the wire.
 
         Args:
+            registration: A call that the server carries out first. It decides when the list gets a token.
             key: The key of the list, in the partition of the request.
             seconds: How long the server waits for a token.
             request: The request. It must not wait for replicas.
@@ -125,10 +132,13 @@ class Wire:
         """
         if self._pid != os.getpid():
             self._start_process()
+        if self._lanes.master_check.start_if_due(_clock.monotonic()):
+            self._threads().submit(self._discover, needed=True)  # in the background
         lane = self._lanes.find(request)
         if lane is None:
             return False, Unreachable(f"no node of {self.address} is known to serve this partition")
-        trip, pop = Trip(self.address, lane, [request], seconds), BlockingPop(key, max(seconds, LEAST_BLOCK))
+        trip = Trip(self.address, lane, [request], seconds)
+        pop = BlockingPop(registration, key, max(seconds, LEAST_BLOCK))
         (answer,) = self._carry_out(trip, lane, 1, pop)
         return pop.taken, final_error(answer) if isinstance(answer, TransientError) else answer
 

@@ -504,11 +504,32 @@ MUTANTS = [
         "tests/integration/client/test_direct_wait.py::test_next_call_waits_directly_after_a_timeout",
     ),
     Mutant(
-        "a direct wait forgets the run whose hint was lost with the connection",
-        "coordinator/client/client.py",
-        "                tracker.hint([id])  # the error may have cost the hint, so the caller must ask the server\n",
+        "a direct wait blocks although the run has ended",
+        LUA + "runs/wait.lua",
+        "  redis.pcall('RPUSH', wake_key(client), id)\n",
         "",
-        "tests/integration/client/test_direct_wait.py::test_run_that_ended_while_the_connection_was_lost_is_noticed",
+        "tests/integration/client/test_direct_wait.py::test_result_of_an_ended_run_arrives_in_one_round_trip",
+    ),
+    Mutant(
+        "a direct wait blocks although its registration was refused",
+        "coordinator/store/transport/connections/exchange.py",
+        "                if blocking is not None and n < ahead - 1:\n",
+        "                if False:\n",
+        "tests/integration/client/test_direct_wait.py::test_thread_does_not_block_after_a_refused_registration",
+    ),
+    Mutant(
+        "a direct wait needs a server that knows its script",
+        "coordinator/store/transport/sync_wire.py",
+        "registration.command(bare=False, whole=True)",
+        "registration.command(bare=False, whole=False)",
+        "tests/integration/client/test_direct_wait.py::test_registration_needs_no_script_at_the_server",
+    ),
+    Mutant(
+        "a handler is warned of a child that has ended",
+        "coordinator/client/client.py",
+        "            if endings := self._collect(tracker, direct.client):\n                return endings[0]\n",
+        "",
+        "tests/integration/client/test_direct_wait.py::test_handler_is_warned_only_of_a_child_that_has_not_ended",
     ),
     Mutant(
         "a direct wait asks a server that does not answer once more after its timeout",
@@ -523,13 +544,6 @@ MUTANTS = [
         "        if ending is None and hinted:\n",
         "        if False:\n",
         "tests/integration/client/test_direct_wait.py",
-    ),
-    Mutant(
-        "a direct wait does not ask again after it removed its own hint with the stale ones",
-        "coordinator/client/waiting/direct_wait.py",
-        "            return drive(self._wire, run_operations.read_ending(keys, id, self.client), seconds)\n",
-        "            return None\n",
-        "tests/integration/client/test_direct_wait.py::test_run_that_ends_beside_a_stale_hint_is_noticed",
     ),
     Mutant(
         "a refused blocking command is repeated without a pause",
@@ -548,8 +562,8 @@ MUTANTS = [
     Mutant(
         "the time limit of a connection ends a longer blocking command",
         "coordinator/store/transport/connections/exchange.py",
-        'limit = {} if blocking is None else {"timeout": blocking + LATE}',
-        "limit: dict[str, float] = {}",
+        "read_response(timeout=blocking + LATE)",
+        "read_response()",
         "tests/integration/client/test_direct_wait.py::test_direct_wait_may_be_longer_than_a_trip",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""A thread that waits alone for one run blocks at the server itself, and gets the ending together with the hint."""
+"""A thread that waits alone for one run registers, blocks at the server itself, and gets the ending, in one round trip."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from coordinator import Client, NotFound, Refused, ResultTimeout, RunCancelled, Unreachable
+from coordinator.client.parent import ChildWatch, Parent, current_parent
 from coordinator.client.waiting import direct_wait, ending_tracker
 from coordinator.client.waiting.direct_wait import DirectWait
 from coordinator.config import address
 from coordinator.encoding.codec import encode
+from coordinator.errors import CoordinatorError
 from coordinator.store.keys import Keys
 from coordinator.store.plans import attempts as attempt_plans
+from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.plans.workers import Claimed, WorkerRecord
 from coordinator.store.script import read
@@ -118,15 +121,54 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def test_ending_arrives_together_with_the_hint(bench: Bench, trips: list[str]) -> None:
+def test_a_wait_is_one_round_trip(bench: Bench, trips: list[str]) -> None:
     run = bench.start()
     trips.clear()
     waiting = bench.result(run)
-    assert trips == ["ask", "ask_after_token"]
     bench.complete(run, {"answer": 42})
     assert waiting.result(LONG / 2) == {"answer": 42}
-    assert trips == ["ask", "ask_after_token", "ask"]  # the last one is the request of the worker
+    assert trips == ["ask_after_token", "ask"]  # the last one is the request of the worker
     assert readers() == 0
+
+
+def test_result_of_an_ended_run_arrives_in_one_round_trip(bench: Bench, trips: list[str]) -> None:
+    run = bench.start()
+    bench.complete(run, {"answer": 42})
+    trips.clear()
+    waiting = bench.pool.submit(bench.client.handle(run.id).result, LONG)
+    assert waiting.result(LONG / 2) == {"answer": 42}
+    assert trips == ["ask_after_token"]
+    assert bench.server.admin.llen(bench.wake_list) == 0
+
+
+def test_run_that_does_not_exist_is_not_waited_for(bench: Bench) -> None:
+    run = bench.start()
+    bench.server.admin.delete(bench.keys.run(run.id))
+    waiting = bench.pool.submit(bench.client.handle(run.id).result, LONG)
+    with pytest.raises(NotFound):
+        waiting.result(LONG / 2)
+
+
+def test_timeout_of_zero_asks_once(bench: Bench) -> None:
+    run = bench.start()
+    with pytest.raises(ResultTimeout):
+        bench.client.handle(run.id).result(0)
+    bench.complete(run, 1)
+    assert bench.client.handle(run.id).result(0) == 1
+
+
+def test_handler_is_warned_only_of_a_child_that_has_not_ended(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    ended, running = bench.start(), bench.start()
+    bench.complete(ended, 1)
+    token = current_parent.set(Parent("the-parent", {}, ChildWatch({ended.id, running.id})))
+    try:
+        assert bench.client.handle(ended.id).result(LONG) == 1
+        assert not caplog.messages
+        with pytest.raises(ResultTimeout):
+            bench.client.handle(running.id).result(0.05)
+    finally:
+        current_parent.reset(token)
+    assert f"its child {running.id}" in caplog.text
 
 
 def test_error_of_a_run_arrives_with_the_hint(bench: Bench) -> None:
@@ -246,6 +288,23 @@ def test_refused_blocking_command_is_not_repeated(bench: Bench, trips: list[str]
     assert waiting.result(LONG / 2) == 1
 
 
+def test_registration_needs_no_script_at_the_server(bench: Bench) -> None:
+    run = bench.start()
+    bench.server.admin.script_flush()
+    waiting = bench.result(run)
+    bench.complete(run, 1)
+    assert waiting.result(LONG / 2) == 1
+    assert readers() == 0
+
+
+def test_thread_does_not_block_after_a_refused_registration(bench: Bench) -> None:
+    run = bench.start()
+    bench.server.admin.set(bench.keys.waiters(run.id), "no set")
+    waiting = bench.pool.submit(bench.client.handle(run.id).result, LONG)
+    with pytest.raises(CoordinatorError, match="WRONGTYPE"):
+        waiting.result(LONG / 2)
+
+
 def test_script_that_the_server_has_forgotten_is_sent_with_its_source(bench: Bench) -> None:
     run = bench.start()
     waiting = bench.result(run)
@@ -283,8 +342,9 @@ def test_direct_wait_may_be_longer_than_a_trip(bench: Bench, namespace: str) -> 
 
 
 def test_wait_of_no_time_does_not_block_for_ever(bench: Bench) -> None:
+    registration = client_plans.register(bench.keys, bench.start().id, bench.direct.client)
     request = read(bench.keys.at, "EXISTS", bench.wake_list)
-    asked = bench.pool.submit(bench.wire.ask_after_token, bench.wake_list, 0.0, request)
+    asked = bench.pool.submit(bench.wire.ask_after_token, registration, bench.wake_list, 0.0, request)
     wait_until(asked.done, "the server to answer")
     assert asked.result() == (False, 0)
 
@@ -369,12 +429,13 @@ def test_interrupted_wait_does_not_keep_the_direct_wait(bench: Bench, monkeypatc
 def test_closed_wire_opens_no_connection(bench: Bench) -> None:
     """Another thread may close the client between two requests of a wait. A new connection would never be closed."""
     wire, request = Wire(address(bench.server.url), timeout=LONG), read(bench.keys.at, "EXISTS", bench.wake_list)
+    registration = client_plans.register(bench.keys, bench.start().id, "client")
     assert wire.ask([request]) == [0]
     wire.close()
     connections = len(bench.server.admin.client_list())
     began = time.monotonic()
     (answer,) = wire.ask([request])
-    taken, direct_answer = wire.ask_after_token(bench.wake_list, LONG, request)
+    taken, direct_answer = wire.ask_after_token(registration, bench.wake_list, LONG, request)
     assert time.monotonic() - began < LONG / 2  # a closed wire does not repeat its requests
     assert isinstance(answer, Unreachable)
     assert isinstance(direct_answer, Unreachable)
@@ -388,7 +449,11 @@ def test_new_tls_connection_may_block_longer_than_a_trip(
     """The server sends session tickets first. They must not count as the reply to the blocking command."""
     certificates, port = Certificates(tmp_path / "certificates"), free_port()
     start_server("redis", {"tls-port": str(port), **certificates.settings()})
-    keys = Keys(namespace, 0)
-    with closing(Wire(address(f"rediss://127.0.0.1:{port}/0?{certificates.options()}"), timeout=0.3)) as wire:
-        request = read(keys.at, "EXISTS", keys.wake("client"))
-        assert wire.ask_after_token(keys.wake("client"), 1.0, request) == (False, 0)
+    url = f"rediss://127.0.0.1:{port}/0?{certificates.options()}"
+    with Client(url, namespace) as client, closing(Wire(address(url), timeout=0.3)) as wire:
+        id = client.enqueue("work", {}).id
+        facts = client._open().namespace.facts
+        assert facts is not None
+        keys = facts.keys(0)
+        registration, request = client_plans.register(keys, id, "client"), read(keys.at, "EXISTS", keys.run(id))
+        assert wire.ask_after_token(registration, keys.wake("client"), 1.0, request) == (False, 1)

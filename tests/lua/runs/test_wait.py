@@ -46,6 +46,26 @@ def test_missing_run_is_reported_as_missing(store: Store, how: str) -> None:
         assert store.wait(id) == ["missing"]
 
 
+def test_client_that_blocks_next_is_registered_with_an_open_run(store: Store) -> None:
+    id = store.enqueue()
+    assert store.register(id) == ["open", "queued"]
+    assert store.members(store.keys.waiters(id)) == {"c1"}
+    assert not store.client.exists(store.keys.wake("c1"))
+
+
+@pytest.mark.parametrize("status", ["ended", "missing"])
+def test_client_that_blocks_next_gets_a_hint_if_the_run_will_not_end(store: Store, status: str) -> None:
+    id = store.id()
+    if status == "ended":
+        run = store.running()
+        store.complete(run, b"result")
+        id = run.id
+    assert store.register(id) == ["hinted"]
+    assert store.client.lrange(store.keys.wake("c1"), 0, -1) == [id.encode()]
+    assert 0 < store.client.pttl(store.keys.wake("c1")) <= 60_000
+    assert not store.client.exists(store.keys.waiters(id))
+
+
 @pytest.mark.parametrize("ending", ["complete", "fail", "cancel", "force", "dead", "expire"])
 def test_every_ending_wakes_waiting_clients(store: Store, ending: str) -> None:
     id = store.enqueue(expires="5000")

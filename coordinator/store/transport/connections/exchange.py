@@ -32,6 +32,7 @@ def exchange(
     connection: Any,
     commands: Sequence[list[Argument]],
     packets: Sequence[Packet] = (),
+    ahead: int = 0,
     blocking: float | None = None,
 ) -> list[Any]:
     """Send commands and read their replies, from a thread.
@@ -41,11 +42,15 @@ def exchange(
         commands: The commands to send.
         packets: The packets to which the commands belong, for the observer. Further commands ask how many replicas have
             confirmed the writes.
-        blocking: Seconds for which the first command may block at the server; None if no command blocks. The blocking command comes
-            before the commands of the packets. The time limit of the connection applies to the replies after it.
+        ahead: The number of commands that come before the commands of the packets.
+        blocking: Seconds for which the last of the commands ahead may block at the server; None if no command blocks. The time
+            limit of the connection applies to the other replies.
 
     Returns:
         For each command its reply, or the error that the server answered.
+
+    Raises:
+        ErrorReply: The server's error for a command before the blocking one. The caller must not wait for the blocking command.
     """
     replies: list[Any] = []
     with start_exchange(packets) as observed:
@@ -54,18 +59,21 @@ def exchange(
         observed.sent()
         if blocking is None and len(pieces) > 1:
             wait_for_reply(connection._sock, connection.socket_timeout)
-        limit = {} if blocking is None else {"timeout": blocking + LATE}
-        for _ in commands:
+        for n in range(len(commands)):
             try:
-                replies.append(connection.read_response(**limit))
-                limit = {}
+                if blocking is not None and n == ahead - 1:
+                    replies.append(connection.read_response(timeout=blocking + LATE))
+                else:
+                    replies.append(connection.read_response())
             except ErrorReply as error:
+                if blocking is not None and n < ahead - 1:
+                    raise
                 replies.append(error)
             except ServerLoading as error:
                 raise _loading_error(error, replies) from None
             except (ConnectionLost, OSError) as error:
                 raise _closing_error(error, replies) from None
-        observed.answered(replies if blocking is None else replies[1:])
+        observed.answered(replies[ahead:])
     return replies
 
 

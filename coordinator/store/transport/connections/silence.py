@@ -75,16 +75,6 @@ def wait_for_reply(sock: Any, seconds: float | None) -> None:
         silent = 0 if moved is not None and moved != before else silent + 1
 
 
-def wait_until_readable(sock: Any, seconds: float) -> None:
-    """Wait, in a thread, until bytes arrive on a socket or its peer closes it, for at most this number of seconds.
-
-    Call this after a blocking command: the socket's own time limit would end the read before the command has ended.
-    """
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    poll.poll(seconds * 1000)
-
-
 def count_moved_bytes(connection: Any) -> tuple[int, int] | None:
     """Return how many sent bytes the server's host has acknowledged, and how many bytes have arrived.
 
