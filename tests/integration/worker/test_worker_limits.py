@@ -16,8 +16,9 @@ from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench, performing
 from tests.proxy import Proxy, naming
 from tests.servers import Server
-from tests.waiting import eventually
+from tests.waiting import eventually, work_for
 from workers import AsyncRun, Registry, Run
+from workers.attempt.waits.limits import ServerLimits
 
 KINDS = pytest.mark.parametrize("kind", ["plain", "async"])
 
@@ -416,16 +417,21 @@ async def test_late_request_of_a_call_that_was_stopped_reserves_nothing(
 
 
 async def test_drain_waits_until_the_server_knows_the_real_cost_of_a_call(
-    bench: Bench, client: AsyncClient, proxy: Proxy
+    bench: Bench, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.set_rate("api", "1/day", burst=1000)
-    bench.admin.script_load(scripts.FINISH.text)
     outside = Outside()
     outside.answer.set()
-    delay = proxy.delay_next_request(0.5, naming(b"EVALSHA", scripts.FINISH.sha.encode()))
+    repeat = ServerLimits._repeat
+
+    async def repeat_later(limits: ServerLimits, *request: Any) -> None:
+        """Send the request late, as after a connection that was cut."""
+        await work_for(0.5)
+        await repeat(limits, *request)
+
+    monkeypatch.setattr(ServerLimits, "_repeat", repeat_later)
     id = await bench.enqueue("async", {"cost": 900, "real": 50})
-    serving = bench.worker(callers(outside), url=proxy.url)
+    serving = bench.worker(callers(outside))
     assert await bench.outcome(id) == "completed"
-    await eventually(delay.happened.is_set, "the end of the call is on its way")
     assert await bench.end(*serving) == 0
     assert 49 < level(bench) <= 50
