@@ -33,6 +33,7 @@ PEERS_RIGHTS = ("on", f">{PEER}", "~*", "&*", "+@all")
 # A live master that was declared dead continues for a second with its remaining replicas. With two replicas, the
 # confirmation of one is then not sufficient (docs/operations/servers.md). So sentinels must wait long on a busy machine.
 PATIENCE_MS = 5000
+SENTINEL_COMMANDS = ("auth", "ping", "info", "publish", "subscribe", "client|setname")
 AT_MOST = 90.0  # seconds that an election and its consequences may take on a busy machine
 
 
@@ -87,11 +88,14 @@ class SentinelGroup(Group):
         """Let replicas and sentinels connect again.
 
         A sentinel that was shut out keeps asking on its old connection and logs in only on a new one. So its
-        connections are closed once more.
+        connections are closed once more. A connection whose login was refused may have no name.
         """
         master.admin.execute_command("ACL", "SETUSER", PEER, "on")
         for client in master.admin.client_list():
-            if client["user"] == "default" and client["name"].startswith("sentinel-"):
+            of_sentinel = client["name"].startswith("sentinel-") or (
+                not client["name"] and client["cmd"] in SENTINEL_COMMANDS
+            )
+            if client["user"] == "default" and of_sentinel:
                 master.admin.client_kill_filter(_id=client["id"])
 
 
