@@ -70,7 +70,7 @@ class Tracer:
         # The sampler compares the low half of the trace id with its bound. That half begins with the checksum.
         self.limit = -(-bound >> 32) if isinstance(bound, int) else CHECKSUMS
         self.has_provider = not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
-        if not self.has_provider:
+        if not self.has_provider or _samples_nothing(sampler):
             self.limit = 0
         self._processors: object = None
         self._finished: FinishedSpans | None = None
@@ -106,15 +106,26 @@ def _samples_all_below_limit(sampler: Any) -> bool:
         from opentelemetry.sdk.trace import sampling
     except ImportError:
         return False
-
-    def decides_as(one: Any, known: type) -> bool:
-        return getattr(type(one), "should_sample", None) is known.should_sample  # type: ignore[attr-defined]
-
-    def samples_all(one: Any) -> bool:
-        return decides_as(one, sampling.StaticSampler) and one._decision is sampling.Decision.RECORD_AND_SAMPLE
-
-    if decides_as(sampler, sampling.ParentBased):
-        if not samples_all(sampler._remote_parent_sampled):  # it decides about attempts, which have such a parent
+    if _decides_as(sampler, sampling.ParentBased):
+        if not _samples_all(sampler._remote_parent_sampled):  # it decides about attempts, which have such a parent
             return False
         sampler = sampler._root
-    return decides_as(sampler, sampling.TraceIdRatioBased) or samples_all(sampler)
+    return _decides_as(sampler, sampling.TraceIdRatioBased) or _samples_all(sampler)
+
+
+def _samples_all(sampler: Any) -> bool:
+    from opentelemetry.sdk.trace import sampling
+
+    return _decides_as(sampler, sampling.StaticSampler) and sampler._decision is sampling.Decision.RECORD_AND_SAMPLE
+
+
+def _samples_nothing(sampler: Any) -> bool:
+    try:
+        from opentelemetry.sdk.trace import sampling
+    except ImportError:
+        return False
+    return _decides_as(sampler, sampling.StaticSampler) and sampler._decision is sampling.Decision.DROP
+
+
+def _decides_as(sampler: Any, known: type) -> bool:
+    return getattr(type(sampler), "should_sample", None) is known.should_sample  # type: ignore[attr-defined]

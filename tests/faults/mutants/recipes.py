@@ -482,6 +482,13 @@ MUTANTS = [
     ),
     # -- a thread that waits for a run at the server itself
     Mutant(
+        "attempts are sampled although the sampler is off",
+        "coordinator/tracing/tracer.py",
+        "if not self.has_provider or _samples_nothing(sampler):",
+        "if not self.has_provider:",
+        "tests/integration/tracing/test_tracing.py::test_sampler_that_is_off_reports_no_attempts",
+    ),
+    Mutant(
         "a direct wait takes the hints of the reader",
         "coordinator/client/client.py",
         "        self.direct = DirectWait(settings.address, self.wire, self.namespace)\n",

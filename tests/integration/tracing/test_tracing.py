@@ -16,7 +16,7 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 
 from coordinator import AsyncClient
@@ -395,6 +395,21 @@ async def test_sampled_runs_are_whole_and_others_report_nothing(here):
     for name in ("run ", "process "):
         assert {attributes(span)["messaging.message.id"] for span in traced.named(name)} == chosen
     assert len(traced.named("phase ")) == len(chosen)
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_OFF, ParentBased(ALWAYS_OFF)], ids=["alone", "below a parent"])
+async def test_sampler_that_is_off_reports_no_attempts(here, sampler):
+    traced = Traced(sampler)
+    runs = traced.registry()
+
+    @runs.handler
+    async def work(run: AsyncRun) -> None:
+        await run.phase("think", int)
+
+    worker, task = here.worker(runs)
+    await here.until(await here.enqueue("work"), "completed")
+    await here.end(worker, task)
+    assert traced.named("") == []
 
 
 LATE_PROVIDER = """
