@@ -337,7 +337,7 @@ def end_worker(chains: Iterable[MiddlewareChain]) -> None:
     for one in {id(one): one for chain in chains for one in chain.members}.values():
         try:
             one.on_worker_end()
-        except Exception:
+        except BaseException:  # no error of a middleware may change how the worker ends, not even a SystemExit
             logger.exception("middleware %s failed in on_worker_end", _name(one))
 
 

@@ -435,17 +435,19 @@ class Client:
         Raises:
             ResultTimeout: The run has not ended in time.
         """
-        began = self._clock.monotonic()
-        direct, call, ending = self._open().direct, object(), None
+        tracker, session = EndingTracker([id], self._clock.monotonic(), timeout), self._open()
+        # The facts of the namespace are read now, if they are not known.
+        self._drive_in_time(session.namespace.keys(id), tracker)
+        direct, call, ending = session.direct, object(), None
         try:
             if direct.acquire(call, timeout):
-                ending = self._wait_directly(id, EndingTracker([id], began, timeout), direct)
+                ending = self._wait_directly(id, tracker, direct)
         finally:
             direct.release(call)
         if ending is not None:
             return ending
-        # A new tracker asks the server at once: the error that ended the direct wait may have cost the hint.
-        with closing(self._track(EndingTracker([id], began, timeout))) as endings:
+        tracker.hint([id])  # an error that ended the direct wait may have cost the hint, so the server is asked at once
+        with closing(self._track(tracker)) as endings:
             return next(endings)
 
     def _wait_directly(self, id: str, tracker: EndingTracker, direct: DirectWait) -> Ending | None:
@@ -461,6 +463,8 @@ class Client:
         while True:
             try:
                 ending = direct.wait(id, tracker.block_seconds(self._clock.monotonic()))
+            except NotFound:
+                raise
             except CoordinatorError as error:
                 if isinstance(error, Unreachable) and tracker.left(self._clock.monotonic()) == 0.0:
                     raise tracker.timed_out() from error
@@ -479,8 +483,9 @@ class Client:
         return self._track(EndingTracker([*ids], self._clock.monotonic(), timeout))
 
     def _track(self, tracker: EndingTracker) -> Generator[Ending, None, None]:
-        hints = self._open().hints
-        lists = self._do(run_operations.wake_lists, hints.client)
+        session = self._open()
+        hints = session.hints
+        lists = self._drive_in_time(run_operations.wake_lists(session.namespace, hints.client), tracker)
         with hints.mailbox([*tracker.open], lists) as mailbox:
             while tracker.open:
                 for ending in self._collect(tracker, hints.client):
@@ -491,11 +496,20 @@ class Client:
                     tracker.hint(mailbox.take(tracker.rest(self._clock.monotonic())))
 
     def _collect(self, tracker: EndingTracker, client: str) -> Sequence[Ending]:
-        now = self._clock.monotonic()
         session = self._open()
-        plan = run_operations.collect_endings(session.namespace, tracker.to_ask(now), client)
+        ids = tracker.to_ask(self._clock.monotonic())
+        return self._drive_in_time(run_operations.collect_endings(session.namespace, ids, client), tracker)
+
+    def _drive_in_time(self, plan: Plan[T], tracker: EndingTracker) -> T:
+        """Run a plan of a call that waits, and return its result. Its requests are repeated no longer than the call may wait.
+
+        Raises:
+            ResultTimeout: The server can't be reached, and the time of the call is over.
+            Unreachable: The server can't be reached.
+        """
         try:
-            return drive(session.wire, plan, shorter(tracker.left(now), self._settings.timeout))
+            left = tracker.left(self._clock.monotonic())
+            return drive(self._open().wire, plan, shorter(left, self._settings.timeout))
         except Unreachable as error:
             if tracker.left(self._clock.monotonic()) == 0.0:
                 raise tracker.timed_out() from error

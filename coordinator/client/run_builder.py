@@ -20,7 +20,7 @@ from coordinator.middleware import HEADERS, NO_MIDDLEWARE, EnqueueInfo, Middlewa
 from coordinator.model.enqueue import Inputs, Options
 from coordinator.model.names import name, route
 from coordinator.model.policies.budget import Budget
-from coordinator.model.policies.groups import check_group, compute_group, describe_ungrouped, has_limit
+from coordinator.model.policies.groups import check_group, compute_group
 from coordinator.model.run_id import RunIds, is_run_id, partition_for, partition_of
 from coordinator.store.plans.clients import NewRun
 
@@ -152,7 +152,7 @@ class RunBuilder:
 
         Raises:
             BadName: The kind is not a name.
-            BadOption: The key or the group is not valid, or a handler with a limit gets no group.
+            BadOption: The key or the group is not valid.
             NotPlain: An input can't be stored.
             TooLarge: The inputs are too large.
         """
@@ -164,9 +164,6 @@ class RunBuilder:
         by = group if group is not None else None if handler is None else getattr(handler, "group_by", None)
         if by is not None:
             return self._grouped_request(waits_in, inputs, extra, key, handler, _group_of(kind, inputs, group, by))
-        if handler is not None and has_limit(handler):
-            # The server refuses the run too, but only after a worker with the handler has published the limit.
-            raise BadOption(f"no run was enqueued: {describe_ungrouped(kind)}")
         if key is None:
             return RunRequest(waits_in, encode_spec(inputs, self._meta, extra), "", "", handler)
         once = check_key(key)

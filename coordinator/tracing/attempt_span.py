@@ -31,7 +31,7 @@ def _forwarded(name: str) -> Any:
 
 
 class AttemptSpan(Span):
-    """The span of an attempt, of which the span of the SDK is made only when something is written to it, or later.
+    """The span of an attempt. The span of the SDK is made when something is written to it, or after the end of the attempt.
 
     Most handlers do not write to the span of their attempt. Spans below it need only its ids, which are known before it is made.
 
@@ -51,7 +51,7 @@ class AttemptSpan(Span):
         self.made: Span | None = None
         self._context: SpanContext | None = None
         self._closed, self._lock = False, threading.RLock()  # a plain handler may use the span in several threads
-        if not tracer.can_wait:
+        if tracer.finished() is None:
             self._used()
 
     def close(self) -> None:

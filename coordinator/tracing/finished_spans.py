@@ -56,10 +56,13 @@ def can_report(tracer: Any, processors: object) -> bool:
         return False
     if type(tracer) is not trace.Tracer or not isinstance(processors, tuple):
         return False
+    together = (trace.SynchronousMultiSpanProcessor, trace.ConcurrentMultiSpanProcessor)
+    if type(tracer.span_processor) not in together:  # it may do something itself
+        return False
     idle = {trace.SpanProcessor, SimpleSpanProcessor, BatchSpanProcessor}
     for method in ("on_start", "_on_ending"):
         known = {getattr(one, method, None) for one in idle}
-        if not all(getattr(type(one), method, None) in known for one in processors):
+        if not all(getattr(type(one), method, None) in known and method not in vars(one) for one in processors):
             return False
     limits = getattr(tracer, "_span_limits", None)
     if limits is None or limits.max_span_attribute_length is not None:

@@ -1,17 +1,17 @@
-"""Measure what metrics and traces cost: the drain of empty runs with them, as a ratio to the drain without.
+"""Measure what metrics and traces cost: empty runs with them, as a ratio to the same runs without.
 
-    scripts/bench observed [--count N] [--rounds N] [--only control,metrics,spans,traces] [--json]
+    scripts/bench observed [--rounds N] [--only control,metrics,spans,traces] [--json]
 
-The modes are in turns, and each round gives one ratio for each mode:
+One worker process executes windows of 4,000 runs, and switches metrics and middleware between them. So the windows that are
+compared are less than a second apart, and the changes of the machine concern all of them alike. The modes are in turns:
 
-    control  the same program again. Its ratios show how much the machine changes, and should be 1.
+    control  nothing, once more. Its ratios should be 1, and show the error of the figures.
     metrics  metrics of the worker process.
-    spans    two bare spans of OpenTelemetry's SDK, without attributes, for 1 % of the runs: the least that traces can cost.
+    spans    two bare spans of OpenTelemetry's SDK, without attributes, for 1 % of the runs.
     traces   `Tracing` with 1 % of the runs sampled.
 
-Each figure is the median of the ratios, with the first and the third quartile, and the ratio of the fastest rounds. Other
-programs only make a round slower, so the fastest rounds are disturbed least. `rate` is the rate of the drain, `worker` the
-processor time of the worker for each run.
+A round has a window of each mode and one with nothing. Each figure is the median of the ratios of all rounds, with the first and
+the third quartile. `rate` is the rate of the drain, `worker` the processor time of the worker for each run.
 """
 
 from __future__ import annotations
@@ -34,59 +34,51 @@ from coordinator import Client
 
 APP = Path(__file__).with_name("observed_app.py")
 MODES = ("control", "metrics", "spans", "traces")
+WINDOW = 4000  # runs, as in the app
 
 
-def drained(host: BenchServer, count: int, mode: str) -> tuple[float, float]:
-    """Return the runs per second, by the server's clock, and the worker's processor time per run in microseconds."""
-    host.empty()
+def windows(host: BenchServer, rounds: int, modes: list[str]) -> list[tuple[str, float, float]]:
+    """Return for each window its mode, its runs per second, and the worker's processor time for a run in microseconds."""
+    count = (rounds * len(modes) + 2) * WINDOW
     with Client(host.url) as client:
         rate_of_enqueueing(client, count)
-    first = host.admin.zrange("{runs:0}:ready:default:nothing@0", 0, 0)[0].decode()
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen([sys.executable, str(APP), host.url, mode], stdout=output)
+        process = subprocess.Popen([sys.executable, str(APP), host.url, str(rounds), *modes], stdout=output)
         while host.admin.zcard("{runs:0}:ended:completed") < count:
             if process.poll() is not None:
                 raise SystemExit("the worker process ended too early")
-            time.sleep(0.02)
+            time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         output.seek(0)
-        own = float(output.read())
-    started = int(host.admin.hget(f"{{runs:0}}:run:{first}", "started"))
-    last = host.admin.zrange("{runs:0}:ended:completed", -1, -1)[0].decode()
-    seconds = (int(host.admin.hget(f"{{runs:0}}:run:{last}", "ended")) - started) / 1000
-    return count / seconds, own / count * 1e6
+        found: list[tuple[str, float, float]] = json.loads(output.read())
+    return [window for window in found if window[0] != "rest"]
 
 
-def measure(count: int, rounds: int, modes: list[str]) -> dict[str, Any]:
-    order, rows = ["nothing", *modes], list[dict[str, tuple[float, float]]]()
+def measure(rounds: int, modes: list[str]) -> dict[str, Any]:
     with server() as host:
         facts = where(host)
-        drained(host, min(count, 5000), "nothing")  # a first drain, which is slower, is not counted
-        for number in range(rounds):
-            first = number % len(order)  # every mode is first, last and after every other one
-            turn = [*order[first:], *order[:first]]
-            rows.append({mode: drained(host, count, mode) for mode in (turn if number % 2 else turn[::-1])})
-    found = facts | {"count": count, "rounds": rounds}
-    for i, (name, best) in enumerate((("rate", max), ("worker", min))):
-        found[f"{name} of nothing"] = round(statistics.median(row["nothing"][i] for row in rows), 1)
+        found = windows(host, rounds, ["nothing", *modes])
+    size = len(modes) + 1
+    rows = [{mode: figures for mode, *figures in found[i : i + size]} for i in range(0, len(found), size)]
+    result = facts | {"rounds": rounds}
+    for i, name in enumerate(("rate", "worker")):
+        result[f"{name} of nothing"] = round(statistics.median(row["nothing"][i] for row in rows), 1)
         for mode in modes:
             ratios = [row[mode][i] / row["nothing"][i] for row in rows]
             low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-            fastest = best(row[mode][i] for row in rows) / best(row["nothing"][i] for row in rows)
-            figures = {"median": middle, "quartile_1": low, "quartile_3": high, "fastest": fastest}
-            found[f"{name} with {mode}"] = {key: round(value, 3) for key, value in figures.items()}
-    return found
+            figures = {"median": middle, "quartile_1": low, "quartile_3": high}
+            result[f"{name} with {mode}"] = {key: round(value, 3) for key, value in figures.items()}
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--only", default=",".join(MODES))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = measure(options.count, options.rounds, options.only.split(","))
+    found = measure(options.rounds, options.only.split(","))
     if options.json:
         print(json.dumps(found))
         return

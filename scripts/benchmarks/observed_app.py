@@ -1,43 +1,40 @@
-"""A worker process with empty runs for scripts/bench observed: `python observed_app.py URL MODE`.
+"""A worker process with empty runs for scripts/bench observed: `python observed_app.py URL ROUNDS MODE ...`.
 
-When it has ended, it prints the processor time in seconds that it used since it was ready.
+The process executes one window of runs after the other, and switches metrics and middleware between them. When it has ended, it
+prints for each window its mode, its runs per second, and the processor time of the process for a run in microseconds, as JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
+
 from coordinator import AttemptEnding, Middleware
 from coordinator.config import Settings
+from coordinator.middleware import MiddlewareChain
+from coordinator.tracing import Tracing
 from workers import AsyncRun, Registry
 from workers.metrics.cells import open_shared_file
 from workers.metrics.worker_metrics import WorkerMetrics
+from workers.process import worker as worker_module
 from workers.process.options import WorkerOptions
+from workers.process.runner import Runner
 from workers.process.worker import Worker
 from workers.program.registries import fast_runner, tune_garbage_collector
 
-
-def middleware(mode: str) -> list[Middleware]:
-    """Return the middleware that makes spans, or none."""
-    if mode not in ("spans", "traces"):
-        return []
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-    from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
-
-    from coordinator.tracing import Tracing
-
-    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.01)) if mode == "traces" else ALWAYS_ON)
-    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
-    trace.get_current_span()  # the first use of the API looks for plug-ins, once for each process
-    return [Tracing(provider)] if mode == "traces" else [BareSpans(provider)]
+WINDOW = 4000  # runs
 
 
 class BareSpans(Middleware):
@@ -54,26 +51,91 @@ class BareSpans(Middleware):
         self._tracer.start_span("run").end()
 
 
-runs = Registry(middleware=middleware(sys.argv[2]))
+class Windows:
+    """The windows of the process: counts the runs, measures each window, and switches to the mode of the next one."""
+
+    def __init__(self, order: Iterator[str]) -> None:
+        self._order, self._count = order, 0
+        self.found: list[tuple[str, float, float]] = []
+        self.metrics = WorkerMetrics(["nothing"], open_shared_file())
+        self._tracing = Tracing(_provider(ParentBased(TraceIdRatioBased(0.01))))
+        bare = BareSpans(_provider(ALWAYS_ON))
+        self._chains = {"traces": MiddlewareChain([self._tracing]), "spans": MiddlewareChain([bare])}
+        self.runner: Runner | None = None
+
+    def begin(self) -> None:
+        """Switch to the next mode, and begin to measure."""
+        self._mode = next(self._order)
+        self._switch(self._mode)
+        self._at, self._busy = time.perf_counter(), time.process_time()
+
+    def count(self) -> None:
+        """Count a run. The last run of a window ends it."""
+        self._count += 1
+        if self._count % WINDOW == 0:
+            self._tracing.on_worker_end()  # what this window has left to do belongs to it
+            seconds, busy = time.perf_counter() - self._at, time.process_time() - self._busy
+            self.found.append((self._mode, WINDOW / seconds, busy / WINDOW * 1e6))
+            self.begin()
+
+    def _switch(self, mode: str) -> None:
+        runner = self.runner
+        assert runner is not None
+        metrics = self.metrics if mode == "metrics" else None
+        runner._metrics = metrics
+        for part in (runner._executor, runner._recorder, runner._executor.loader):
+            object.__setattr__(part, "metrics", metrics)  # they are frozen
+        chains = {"nothing": self._chains[mode]} if mode in self._chains else {}
+        object.__setattr__(runner._executor.loader, "middleware", chains)
+
+
+def _provider(sampler: Any) -> TracerProvider:
+    provider = TracerProvider(sampler=sampler)
+    provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter(), max_queue_size=1_000_000))
+    return provider
+
+
+def turns(rounds: int, modes: list[str]) -> Iterator[str]:
+    """Yield the modes in turns, so that each of them is first, last and after every other one. Then yield "rest" for ever."""
+    yield "rest"  # the first window is slower, and does not count
+    for number in range(rounds):
+        first = number % len(modes)
+        turn = [*modes[first:], *modes[:first]]
+        yield from turn if number % 2 else turn[::-1]
+    while True:
+        yield "rest"
+
+
+runs = Registry()
+windows = Windows(turns(int(sys.argv[2]), sys.argv[3:]))
 
 
 @runs.handler
 async def nothing(run: AsyncRun, text: str = "") -> None:
-    return None
+    windows.count()
 
 
-async def main(url: str, mode: str) -> int:
-    metrics = WorkerMetrics(list(runs.handlers), open_shared_file()) if mode == "metrics" else None
-    worker = Worker(runs, WorkerOptions(Settings(url, "runs")), metrics=metrics)
+class WatchedRunner(Runner):
+    """A runner that the windows can switch."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        windows.runner = self
+
+
+async def main(url: str) -> int:
+    worker_module.Runner = WatchedRunner  # type: ignore[misc]
+    worker = Worker(runs, WorkerOptions(Settings(url, "runs")), metrics=windows.metrics)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
     running = asyncio.create_task(worker.run())
     await worker.ready.wait()
-    began = time.process_time()
+    windows.begin()
     code = await running
-    print(time.process_time() - began)
+    print(json.dumps(windows.found))
     return code
 
 
 if __name__ == "__main__":
+    trace.get_current_span()  # the first use of the API looks for plug-ins, once for each process
     tune_garbage_collector()  # Every worker process does this.
-    sys.exit(fast_runner()(main(*sys.argv[1:3])))
+    sys.exit(fast_runner()(main(sys.argv[1])))

@@ -93,7 +93,9 @@ async def test_handler_with_a_limit_needs_a_group_before_its_limit_is_known(
     @runs.handler(**limit)
     async def research(run: AsyncRun, n: int = 0) -> None: ...
 
-    with pytest.raises(BadOption, match="no run was enqueued: kind 'research' has a limit for each group"):
+    with pytest.raises(
+        BadOption, match="the run of kind research was not enqueued: kind 'research' has a limit for each group"
+    ):
         await client.enqueue(research.inputs())
     with pytest.raises(BadOption, match="kind 'research' has a limit for each group"):
         await client.enqueue_many([research.inputs(1)])

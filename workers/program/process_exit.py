@@ -1,4 +1,4 @@
-"""End a process of a fleet: call its exit functions, but wait neither for them nor for its threads without a limit."""
+"""End a process of a fleet: call its exit functions, wait at most a few seconds for them, and do not wait for its threads."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def exit_process(code: int, seconds: float = EXIT_SECONDS) -> None:
     try:
         detach()
         threading.Thread(target=_exit_late, args=(code, seconds), name="exit watchdog", daemon=True).start()
+        if (processes := sys.modules.get("multiprocessing.util")) is not None:
+            atexit.unregister(processes._exit_function)  # it would wait for child processes, such as those of a pool
         atexit._run_exitfuncs()  # calls all of them, even if some raise errors
         logging.shutdown()
         sys.stdout.flush()
@@ -42,14 +44,16 @@ def exit_process(code: int, seconds: float = EXIT_SECONDS) -> None:
 def _exit_late(code: int, seconds: float) -> None:
     """End the process after a number of seconds. Log which exit function has not returned by then."""
     threading.Event().wait(seconds)
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    text = "process %d ends without waiting any longer for its exit functions, which had time for %g s: %s"
-    arguments = (text, os.getpid(), seconds, _describe_exit_function(frame))
-    # The thread that hangs may hold the lock of the log.
-    warning = threading.Thread(target=logger.warning, args=arguments, daemon=True)
-    warning.start()
-    warning.join(WARNING_SECONDS)
-    os._exit(code)
+    try:
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        text = "process %d ends without waiting any longer for its exit functions, which had time for %g s: %s"
+        arguments = (text, os.getpid(), seconds, _describe_exit_function(frame))
+        # The thread that hangs may hold the lock of the log.
+        warning = threading.Thread(target=logger.warning, args=arguments, daemon=True)
+        warning.start()
+        warning.join(WARNING_SECONDS)
+    finally:  # no thread may be started if the process has reached a limit of the system
+        os._exit(code)
 
 
 def _describe_exit_function(frame: FrameType | None) -> str:
@@ -58,4 +62,4 @@ def _describe_exit_function(frame: FrameType | None) -> str:
         if frame.f_back.f_code is exit_process.__code__:
             return f"{frame.f_code.co_qualname} has not returned ({frame.f_code.co_filename}, line {frame.f_lineno})"
         frame = frame.f_back
-    return "the output of the process cannot be written"
+    return "an exit function in native code has not returned, or the output of the process cannot be written"

@@ -35,7 +35,7 @@ from coordinator.middleware import current_middleware
 from coordinator.model.enqueue import HandlerOf, Inputs
 from coordinator.model.limits import TOMBSTONE_MS
 from coordinator.model.names import parse_route
-from coordinator.model.policies.groups import describe_ungrouped
+from coordinator.model.policies.groups import describe_ungrouped, has_limit
 from coordinator.model.run_id import partition_of
 from coordinator.store.keys import Namespace
 from coordinator.store.plans import clients as client_plans
@@ -74,6 +74,7 @@ def enqueue(
     middleware = namespace.middleware or current_middleware.get()
     plain = parent is None and not middleware and options.keys() <= {"key", "group"}
     builder = _WITHOUT_OPTIONS if plain else RunBuilder(without(options, "key", "group", "id"), parent, middleware)
+    _check_limited(inputs.kind, inputs.handler, options.get("group"))
     requests = [builder.request(inputs.kind, inputs.values, options.get("key"), inputs.handler, options.get("group"))]
     given = options.get("id")
     runs, answers = yield from _send(namespace, builder, requests, () if given is None else (given,))
@@ -124,7 +125,21 @@ def _requests(
     for item in items:
         inputs = inputs_of_item(item)
         key = None if key_of is None else key_of(inputs.values)
+        _check_limited(inputs.kind, inputs.handler, group)
         yield builder.request(inputs.kind, inputs.values, key, inputs.handler, group)
+
+
+def _check_limited(kind: str, handler: object, group: object) -> None:
+    """Check that a run of a handler with a limit gets a group.
+
+    The server refuses the run too, but only after a worker with the handler has published the limit. A handler that is resumed does
+    not check this, because its children may have been enqueued before their handler got a limit.
+
+    Raises:
+        BadOption: The handler has a limit, and the run has no group.
+    """
+    if handler is not None and group is None and has_limit(handler) and getattr(handler, "group_by", None) is None:
+        raise BadOption(f"the run of kind {kind} was not enqueued: {describe_ungrouped(kind)}")
 
 
 # ---- sending -----------------------------------------------------------------------------------------------------------

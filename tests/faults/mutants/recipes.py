@@ -3832,8 +3832,8 @@ MUTANTS = [
     Mutant(
         "a process waits for an exit function that hangs",
         "workers/program/process_exit.py",
-        "    warning.join(WARNING_SECONDS)\n    os._exit(code)\n",
-        "    warning.join(WARNING_SECONDS)\n",
+        " has reached a limit of the system\n        os._exit(code)\n",
+        " has reached a limit of the system\n        pass\n",
         "tests/integration/worker/test_worker_process.py"
         "::test_exit_function_that_hangs_is_named_and_does_not_change_the_exit_code",
     ),
@@ -3906,7 +3906,7 @@ MUTANTS = [
     Mutant(
         "a sampler that decides by the name of a span is not asked before the handler",
         "coordinator/tracing/tracer.py",
-        "        if not samples_all(sampler._remote_parent_sampled):",
+        "        if not _samples_all(sampler._remote_parent_sampled):",
         "        if False:",
         "tests/unit/tracing/test_late_spans.py"
         "::test_span_is_made_at_once_if_the_sampler_may_decide_by_anything_but_the_trace_id",
@@ -5052,17 +5052,53 @@ MUTANTS = [
     ),
     Mutant(
         "a client enqueues a run without a group before the limit of its handler is known",
-        "coordinator/client/run_builder.py",
-        "        if handler is not None and has_limit(handler):\n",
-        "        if False:\n",
+        "coordinator/client/operations/enqueue.py",
+        "    if handler is not None and group is None and has_limit(handler)",
+        "    if False and has_limit(handler)",
         "tests/contract/test_groups.py::test_handler_with_a_limit_needs_a_group_before_its_limit_is_known",
     ),
     Mutant(
         "a kind with a limit gets schedules, whose runs do not count",
         LUA + "schedules/schedule.lua",
-        "if limited and kind and string.find(limited, ' ' .. kind .. ' ', 1, true) then",
+        "if limited and kind and not known and string.find(limited, ' ' .. kind .. ' ', 1, true) then",
         "if false then",
         "tests/lua/schedules/test_schedule.py::test_schedule_of_a_kind_with_a_limit_is_refused",
+    ),
+    Mutant(
+        "a schedule that is older than the limit of its kind can't be set again",
+        LUA + "schedules/schedule.lua",
+        "local known = before and before.route == route",
+        "local known = false",
+        "tests/lua/schedules/test_schedule.py::test_schedule_that_is_older_than_the_limit_of_its_kind_may_be_set_again",
+    ),
+    Mutant(
+        "a resumed parent needs a group for children that were enqueued before their handler got a limit",
+        "coordinator/client/run_builder.py",
+        "        inputs = values if type(values) is dict else _as_dict(values)\n        check_names(kind, inputs)\n",
+        "        if getattr(handler, 'at_once', None):\n            raise BadOption('no group')\n"
+        "        inputs = values if type(values) is dict else _as_dict(values)\n        check_names(kind, inputs)\n",
+        "tests/unit/client/test_client_producing.py::test_request_of_a_handler_with_a_limit_needs_no_group_to_be_built",
+    ),
+    Mutant(
+        "a wait asks a server that can't be reached for longer than its timeout",
+        "coordinator/client/client.py",
+        "        self._drive_in_time(session.namespace.keys(id), tracker)\n",
+        "",
+        "tests/integration/client/test_direct_wait.py::test_timeout_is_kept_if_no_server_can_be_reached",
+    ),
+    Mutant(
+        "a process waits for its child processes when it ends",
+        "workers/program/process_exit.py",
+        "            atexit.unregister(processes._exit_function)",
+        "            pass",
+        "tests/integration/worker/test_worker_process.py::test_exit_does_not_wait_for_child_processes",
+    ),
+    Mutant(
+        "spans wait for the end of their attempt although a processor looks at starts",
+        "coordinator/tracing/attempt_span.py",
+        "        if tracer.finished() is None:\n",
+        "        if not tracer.can_wait:\n",
+        "tests/unit/tracing/test_late_spans.py::test_processor_that_looks_at_starts_sees_parents_before_their_children",
     ),
     Mutant(
         "a rate without a known limit of places is listed as no limit",

@@ -19,6 +19,7 @@ from coordinator.client.waiting.direct_wait import DirectWait
 from coordinator.config import address
 from coordinator.encoding.codec import encode
 from coordinator.errors import CoordinatorError
+from coordinator.model.run_id import RunIds
 from coordinator.store.keys import Keys
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
@@ -400,6 +401,14 @@ def test_blocking_commands_have_no_floats(bench: Bench, monkeypatch: pytest.Monk
         assert waits.result(LONG / 2) == 1
     assert sent.count("BLPOP") >= 2
     assert not [argument for argument in sent if isinstance(argument, float)]
+
+
+def test_timeout_is_kept_if_no_server_can_be_reached(namespace: str) -> None:
+    with Client(f"redis://127.0.0.1:{free_port()}/0", namespace, timeout=50.0) as client:
+        began = time.monotonic()
+        with pytest.raises(ResultTimeout):
+            client.handle(RunIds().make(1, 0)).result(1.0)
+        assert time.monotonic() - began < LONG / 2
 
 
 def test_short_wait_uses_the_reader(bench: Bench, trips: list[str]) -> None:

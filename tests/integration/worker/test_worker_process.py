@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -58,3 +60,26 @@ def test_exit_function_that_hangs_is_named_and_does_not_change_the_exit_code():
     process = subprocess.run([sys.executable, "-c", EXIT_FUNCTIONS, "hang"], capture_output=True, text=True, timeout=60)
     assert process.returncode == 3
     assert "exit functions, which had time for 0.2 s: hang has not returned (<string>, line 6)" in process.stderr
+
+
+CHILD_PROCESS = """
+import multiprocessing, time
+from workers.program.process_exit import exit_process
+child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+child.start()
+print(child.pid, flush=True)
+exit_process(3, 300.0)
+"""
+
+
+def test_exit_does_not_wait_for_child_processes():
+    process = subprocess.Popen([sys.executable, "-c", CHILD_PROCESS], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        assert process.wait(60) == 3
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        process.stdout.close()

@@ -399,8 +399,14 @@ def test_schedule_of_a_kind_with_a_limit_is_refused(store: Store) -> None:
     assert put(store) == "ok"
     store.limit(1)
     with store.unchanged():
-        assert put(store, generation="g2", rules=OTHER) == "ungrouped"
+        assert put(store, "u", generation="g2") == "ungrouped"
     assert put(store) == "ok", "a repeated call gets its first answer"
+
+
+def test_schedule_that_is_older_than_the_limit_of_its_kind_may_be_set_again(store: Store) -> None:
+    assert put(store) == "ok"
+    store.limit(1)
+    assert put(store, generation="g2", rules=OTHER) == "ok"
 
 
 # ---- bad entries -----------------------------------------------------------------------------------------------------

@@ -68,6 +68,16 @@ def test_digest_is_the_same_after_a_round_trip_to_the_server():
     assert digest_inputs(kept) == digest_inputs(inputs)
 
 
+def test_request_of_a_handler_with_a_limit_needs_no_group_to_be_built():
+    """A resumed parent builds the requests for its children again, also of those that are older than the limit of their handler."""
+    runs = Registry()
+
+    @runs.handler(at_once=2)
+    def work(run: Run) -> None: ...
+
+    assert RunBuilder({}).request("work", {}, None, work)
+
+
 def test_spec_contains_only_given_values():
     parent = RunIds().make(1, 0)
     assert read_spec(RunBuilder({}).request("work", {"a": 1}).spec) == ({"a": 1}, {}, {})

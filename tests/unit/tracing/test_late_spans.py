@@ -55,6 +55,16 @@ class Watching(SpanProcessor):
         self._seen()
 
 
+class Starts(SpanProcessor):
+    """A processor that looks at the spans that start."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def on_start(self, span: Span, parent_context: context.Context | None = None) -> None:
+        self.names.append(span.name)
+
+
 class Picky(SpanProcessor):
     """A processor that raises for the spans of one run."""
 
@@ -175,6 +185,13 @@ async def test_span_is_made_at_once_if_the_sampler_may_decide_by_anything_but_th
     traced.attempt(0, lambda: current.append(trace.get_current_span()))
     assert isinstance(current[0], ReadableSpan) != late
     assert traced.names == ([] if late else ["process default:work", "run default:work"])
+
+
+async def test_processor_that_looks_at_starts_sees_parents_before_their_children():
+    starts = Starts()
+    traced = Traced(None, starts)
+    traced.attempt(0, lambda: traced.provider.get_tracer("program").start_span("inside").end())
+    assert starts.names[:2] == ["process default:work", "inside"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@
 -- Answers: ok, changed, mismatch, unreadable, ungrouped
 --   mismatch: the stored birth mark of the namespace is another one
 --   unreadable: the list of schedules has another type
---   ungrouped: the kind has a limit for each group, and the runs of schedules have no group
+--   ungrouped: the schedule is new, its kind has a limit for each group, and the runs of schedules have no group
 local stored_birth, limited = unpack(redis.call('HMGET', namespace_key(), 'birth', 'limited'))
 if birth ~= '' and stored_birth ~= birth then return { 'mismatch' } end
 local clock = server_ms(now)
@@ -29,7 +29,8 @@ local before, other_type = read_schedule(name)
 if is_repeated(before, name, generation) then return { 'ok' } end
 if (before and before.generation or '') ~= seen then return { 'changed', before and before.generation or '' } end
 local _, kind = string.match(route, ROUTE_PARTS)
-if limited and kind and string.find(limited, ' ' .. kind .. ' ', 1, true) then return { 'ungrouped' } end
+local known = before and before.route == route -- it was set before the kind got its limit, and programs set it again when they start
+if limited and kind and not known and string.find(limited, ' ' .. kind .. ' ', 1, true) then return { 'ungrouped' } end
 
 if other_type then redis.call('UNLINK', schedule_key(name)) end
 local paused = before and before.state == 'paused'
