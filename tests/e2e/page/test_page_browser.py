@@ -250,7 +250,7 @@ def plant_scripts(stage: Stage, client: Client) -> list[str]:
     assert hostile.wait(60) is Status.FAILED
     returned = client.enqueue("returns", {"text": SCRIPT})
     assert returned.wait(60) is Status.COMPLETED
-    client.schedule("hostile", "0 3 * * *", "hostile", {"text": SCRIPT}, meta={"x": SCRIPT})
+    client.schedule("hostile", "0 3 * * *", "returns", {"text": SCRIPT}, meta={"x": SCRIPT})
     client.set_limit("nobody", at_once=0)
     held = client.enqueue("nobody", group=SCRIPT)  # the overview names its group
     held.send("topic", {SCRIPT: SCRIPT})
