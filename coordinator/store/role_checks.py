@@ -29,7 +29,7 @@ def examine_roles(namespace: str) -> Generator[list[Request], Any, tuple[list[st
     """
     at = Keys(namespace, 0).at
     probes: dict[str, Request] = {
-        "producer": WAIT.call(at, id=NOBODY, client=NOBODY, ttl=1),
+        "producer": WAIT.call(at, id=NOBODY, client=NOBODY, ttl=1, blocks=""),
         "worker": HEARTBEAT.call(
             at, now="", worker=NOBODY, lease=1, floor=0, memory=0, stuck="", loading="", limited="", compare=0
         ),
