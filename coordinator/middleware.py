@@ -53,7 +53,7 @@ class EnqueueInfo:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a frozen one takes three times as long to make
 class AttemptInfo:
     """An attempt at a run.
 
@@ -105,7 +105,7 @@ class StepInfo:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a frozen one takes three times as long to make
 class AttemptEnding:
     """The end of an attempt and its outcome, which the server has confirmed.
 
@@ -237,9 +237,7 @@ class MiddlewareChain:
         "_ending",
         "_enqueue",
         "_parts",
-        "_rest",
         "_sampling",
-        "_select",
         "_selecting",
         "_steps",
         "members",
@@ -259,14 +257,11 @@ class MiddlewareChain:
         self._steps = [one for one in self.members if type(one).around_step is not Middleware.around_step]
         self._selecting = tuple(one for one in self.members if type(one).selects is not Middleware.selects)
         self._parts: dict[tuple[Middleware, ...], MiddlewareChain] = {(): self}
-        # The usual case, which is called for each attempt: one middleware samples runs.
-        self._select = self._selecting[0].selects if len(self._selecting) == 1 else None
+        # The usual case: the only middleware samples runs.
         self._sampling: SamplingMiddleware | None = None
-        if self._select is not None:
-            one = self._selecting[0]
-            if isinstance(one, SamplingMiddleware) and type(one).selects is SamplingMiddleware.selects:
-                self._sampling = one
-        self._rest = self if self._select is None else self._without(self._selecting)
+        if len(self.members) == 1 and isinstance(self.members[0], SamplingMiddleware):
+            one = self.members[0]
+            self._sampling = one if type(one).selects is SamplingMiddleware.selects else None
         self.sees_endings = bool(self._ending)
         self.reads_history = any(one.reads_history for one in self.members)
 
@@ -291,16 +286,15 @@ class MiddlewareChain:
 
     def of_run(self, run: str) -> MiddlewareChain:
         """Return the chain without the middleware whose `selects` returns False for the run with this id."""
-        # The same as `selects`, without a call: this is done for every attempt, and most runs are not sampled.
-        if self._sampling is not None and (limit := self._sampling.limit) is not None:
-            return self if crc32(run.encode()) < limit else self._rest
-        if self._select is not None:
-            try:
-                return self if self._select(run) else self._rest
-            except Exception:
-                logger.exception("middleware %s failed in selects of run %s", _name(self._selecting[0]), run)
-                return self._rest
         return self._without(tuple(one for one in self._selecting if not _selects(one, run)))
+
+    def of_runs(self, runs: Sequence[str]) -> dict[str, MiddlewareChain]:
+        """Return the chain of each run whose chain is not empty, by the id of the run."""
+        if self._sampling is not None and (limit := self._sampling.limit) is not None:
+            # The same as `selects`, without a call: this is done for every run, and most runs are not sampled.
+            return {run: self for run in runs if crc32(run.encode()) < limit}
+        chains = {run: self.of_run(run) for run in runs}
+        return {run: chain for run, chain in chains.items() if chain}
 
     def _without(self, some: tuple[Middleware, ...]) -> MiddlewareChain:
         """Return the chain without some of its middleware. Each such chain is made once."""

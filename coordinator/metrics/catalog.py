@@ -66,7 +66,7 @@ ENDED: Final = Metric(
 )  # fmt: skip
 QUEUED: Final = Metric(
     "runs_queued_seconds", "histogram",
-    "Time from when a new run could be claimed until a worker claimed it. Of a claim of 8 runs or more, only 4 are measured.",
+    "Time from when a new run could be claimed until a worker claimed it. Of 8 or more runs in one claim, one counts for all.",
     ("kind",), LONG,
 )  # fmt: skip
 PICKUP: Final = Metric(
@@ -76,7 +76,7 @@ PICKUP: Final = Metric(
 ATTEMPT_SECONDS: Final = Metric(
     "runs_attempt_seconds",
     "histogram",
-    "Duration of attempts, from the claim to the recorded outcome. Of very short attempts, only one in 8 is measured.",
+    "Duration of attempts, from the claim to the recorded outcome. If many short ones complete together, one in 8 is measured.",
     ("kind",),
     LONG,
 )

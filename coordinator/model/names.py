@@ -29,6 +29,11 @@ def route(queue: str, kind: str, schema: int) -> str:
     return f"{queue}:{kind}@{schema}"
 
 
+def queue_of(route: str) -> str:
+    """Return the queue of a route. This takes less time than `parse_route`."""
+    return route.partition(":")[0]
+
+
 def parse_route(text: str) -> tuple[str, str, int]:
     """Return the queue, the kind and the schema of a route.
 

@@ -15,10 +15,12 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanContext
 
 from coordinator.middleware import AttemptInfo
 from coordinator.tracing.ids import Ids
-from coordinator.tracing.run_spans import RunSpans, producer_context
+from coordinator.tracing.run_spans import NO_PRODUCER, RunSpans, producer_context
 from coordinator.tracing.tracer import Tracer
 
 logger = logging.getLogger(__name__)
+# A plain handler may use its span in several threads. All spans share the lock, because most of them never need it.
+_LOCK = threading.RLock()
 
 
 def _forwarded(name: str) -> Any:
@@ -47,16 +49,17 @@ class AttemptSpan(Span):
 
     def __init__(self, tracer: Tracer, attempt: AttemptInfo, start: int) -> None:
         self.tracer, self.attempt, self.start = tracer, attempt, start
-        self.producer = producer_context(attempt)
+        self.producer = producer_context(attempt) if attempt.headers else NO_PRODUCER
         self.made: Span | None = None
         self._context: SpanContext | None = None
-        self._closed, self._lock = False, threading.RLock()  # a plain handler may use the span in several threads
-        if tracer.finished() is None:
+        self._closed = False
+        # If processors are added later, `finished` is called again when spans are reported, which is soon enough.
+        if not tracer.reports_finished and tracer.finished() is None:
             self._used()
 
     def close(self) -> None:
         """End the attempt. From now on, only the middleware makes the span of the SDK, and what programs write to it is lost."""
-        with self._lock:
+        with _LOCK:
             self._closed = True
 
     def get_span_context(self) -> SpanContext:
@@ -74,7 +77,7 @@ class AttemptSpan(Span):
 
     def _used(self) -> Span:
         """Return the span of the SDK, which is made now if necessary. An error is logged, because handlers call this method."""
-        with self._lock:
+        with _LOCK:
             if self.made is None:
                 nothing = NonRecordingSpan(self.get_span_context())
                 if self._closed:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from coordinator.clock import Clock, SystemClock
+from coordinator.clock import SystemClock
 from coordinator.middleware import AttemptEnding, AttemptInfo, EnqueueInfo, SamplingMiddleware, StepInfo
 from coordinator.tracing.attempt_span import AttemptSpan, CurrentSpan
 from coordinator.tracing.late_endings import LateEndings
 from coordinator.tracing.run_spans import RunSpans, is_plain, messaging, ns, producer_context
 from coordinator.tracing.tracer import Tracer
 
-LONG_SAVE = 0.010  # seconds; shorter saves have no span
+LONG_SAVE = 10_000_000  # nanoseconds; shorter saves have no span
 MOST_OPEN = 20_000  # attempts whose outcome is not known yet; the oldest are forgotten beyond that
 
 
@@ -34,7 +34,7 @@ class Tracing(SamplingMiddleware):
         self._found: Tracer | None = None if provider is None else Tracer(provider)
         self._open: dict[tuple[str, int], AttemptSpan] = {}
         self._late = LateEndings(self._report)
-        self._clock: Clock = SystemClock()
+        self._now: Callable[[], int] = SystemClock.now_ns
 
     # -- Middleware
 
@@ -60,7 +60,7 @@ class Tracing(SamplingMiddleware):
 
     def around_attempt(self, attempt: AttemptInfo) -> AbstractContextManager[None]:
         """Make the span of the attempt the current span while its handler runs."""
-        span = AttemptSpan(self._tracer, attempt, ns(self._clock.now()))
+        span = AttemptSpan(self._tracer, attempt, self._now())
         if len(self._open) >= MOST_OPEN:
             del self._open[next(iter(self._open))]
         self._open[attempt.run, attempt.attempt] = span
@@ -72,7 +72,7 @@ class Tracing(SamplingMiddleware):
 
     def on_ending(self, ending: AttemptEnding) -> None:
         """Report the span of the attempt, the spans of lost attempts before it, and the root span if the run has ended."""
-        attempt, ended = ending.attempt, ns(self._clock.now())
+        attempt, ended = ending.attempt, self._now()
         span = self._open.pop((attempt.run, attempt.attempt), None)
         if span is None:  # the handler was not started
             span = AttemptSpan(self._tracer, attempt, ended - ns(ending.seconds))
@@ -129,16 +129,18 @@ class Tracing(SamplingMiddleware):
 
     @contextmanager
     def _slow_save(self) -> Iterator[None]:
-        began = self._clock.now()
+        began = self._now()
         try:
             yield
         finally:
-            if self._clock.now() - began > LONG_SAVE:
-                self._tracer.tracer.start_span("save", start_time=ns(began), attributes={"runs.step": "save"}).end()
+            if self._now() - began > LONG_SAVE:
+                self._tracer.tracer.start_span("save", start_time=began, attributes={"runs.step": "save"}).end()
 
     @property
     def _tracer(self) -> Tracer:
-        provider = self._provider or trace.get_tracer_provider()
-        if self._found is None or self._found.provider is not provider:
-            self._found = Tracer(provider)
-        return self._found
+        found = self._found
+        if found is None or not found.has_provider:  # the API of OpenTelemetry sets the global provider once
+            provider = self._provider or trace.get_tracer_provider()
+            if found is None or found.provider is not provider:
+                found = self._found = Tracer(provider)
+        return found

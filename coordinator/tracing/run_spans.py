@@ -20,9 +20,12 @@ AGENT = "gen_ai."  # meta whose names begin with this are attributes
 FAILED = ("failed", "retried", "rejected", "dead")
 
 
+NO_PRODUCER = Context()  # a context can't be changed
+
+
 def producer_context(run: AttemptInfo) -> Context:
     """Return the context of the program that enqueued a run, which travelled with the run."""
-    return propagate.extract(run.headers, Context()) if run.headers else Context()
+    return propagate.extract(run.headers, NO_PRODUCER) if run.headers else NO_PRODUCER
 
 
 @dataclass(frozen=True, slots=True)

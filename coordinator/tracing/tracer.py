@@ -53,6 +53,7 @@ class Tracer:
         has_provider: Whether a provider of an SDK is configured.
         limit: A trace can be sampled only if the checksum of its run's id is below this number. Every checksum is below it if the
             sampler is not based on the ids of traces.
+        reports_finished: Whether finished spans could be reported when `finished` was last called.
         can_wait: Whether the spans of a run may be made after its end: their ids are fixed, and the sampler samples all runs that
             are below the limit.
     """
@@ -74,6 +75,7 @@ class Tracer:
             self.limit = 0
         self._processors: object = None
         self._finished: FinishedSpans | None = None
+        self.reports_finished = False
 
     def finished(self) -> FinishedSpans | None:
         """Return what reports finished spans; None if spans have to be started and ended."""
@@ -81,7 +83,7 @@ class Tracer:
         if processors is not self._processors:  # also after a processor was added
             self._processors = processors
             usable = self.can_wait and can_report(self.tracer, processors)
-            self._finished = FinishedSpans(self.tracer) if usable else None
+            self._finished, self.reports_finished = FinishedSpans(self.tracer) if usable else None, usable
         return self._finished
 
     def start(

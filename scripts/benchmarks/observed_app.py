@@ -26,9 +26,11 @@ from coordinator.config import Settings
 from coordinator.middleware import MiddlewareChain
 from coordinator.tracing import Tracing
 from workers import AsyncRun, Registry
+from workers.attempt.measuring import SaveMeter
 from workers.metrics.cells import open_shared_file
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process import worker as worker_module
+from workers.process.claiming.middleware import ClaimedMiddleware
 from workers.process.options import WorkerOptions
 from workers.process.runner import Runner
 from workers.process.worker import Worker
@@ -83,10 +85,12 @@ class Windows:
         assert runner is not None
         metrics = self.metrics if mode == "metrics" else None
         runner._metrics = metrics
+        meters = {"nothing": SaveMeter("nothing", metrics)} if metrics else {}
+        object.__setattr__(runner._executor.loader, "meters", meters)
         for part in (runner._executor, runner._recorder, runner._executor.loader):
             object.__setattr__(part, "metrics", metrics)  # they are frozen
         chains = {"nothing": self._chains[mode]} if mode in self._chains else {}
-        object.__setattr__(runner._executor.loader, "middleware", chains)
+        runner._middleware = ClaimedMiddleware(chains, 1)
 
 
 def _provider(sampler: Any) -> TracerProvider:

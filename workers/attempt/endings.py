@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordinator.middleware import AttemptEnding, AttemptInfo
-from coordinator.model.names import parse_route
+from coordinator.model.names import queue_of
 from coordinator.model.outcome import Complete, Fail, Nothing, Outcome, Reject, Release, Suspend, TryAgain
 from coordinator.model.policies.budget import spending
 from coordinator.model.run import AttemptRecord
@@ -61,7 +61,7 @@ def attempt_info(
     return AttemptInfo(
         run=claimed.id,
         kind=attempt.handler.kind,
-        queue=parse_route(claimed.route)[0],
+        queue=queue_of(claimed.route),
         attempt=attempt.number,
         life=counters.life,
         worker=attempt.lease.worker,

@@ -82,7 +82,7 @@ class Executor:
         if attempt.stopping is not None:
             return Raised(attempt.stopping, stop=True)
         attempt.start()
-        if self.metrics is not None and attempt.gate is None:
+        if attempt.gate is None and self.metrics is not None:
             self.metrics.started(attempt.handler.kind, self.clock.monotonic() - attempt.began)
         return await self._perform(attempt, run, inputs)
 

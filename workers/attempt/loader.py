@@ -13,7 +13,7 @@ from coordinator.encoding.checkpoint_head import NO_CHECKPOINT, CheckpointHead
 from coordinator.encoding.codec import decode
 from coordinator.encoding.spec import read_spec
 from coordinator.errors import CoordinatorError, Unreadable
-from coordinator.middleware import NO_MIDDLEWARE, MiddlewareChain, current_middleware, read_headers
+from coordinator.middleware import NO_MIDDLEWARE, current_middleware, read_headers
 from coordinator.model.policies.budget import NOTHING, Budget, sum_spend
 from coordinator.model.run import AttemptRecord
 from coordinator.store.plans import attempts as attempt_plans
@@ -59,7 +59,6 @@ class Loader:
         waiter: Sends the requests for the waits, children and enqueues of the attempts.
         emitter: Sends the events of the attempts.
         saves: Sends the saves of the attempts.
-        middleware: The middleware of the registries, by kind.
         metrics: Measures resumptions; None to measure nothing.
         limits: Sends the requests for the limited calls of the attempts.
         meters: Measure the saves, by kind. Empty to measure nothing.
@@ -71,7 +70,6 @@ class Loader:
     waiter: Waiter
     emitter: Emitter
     saves: SaveBatch
-    middleware: Mapping[str, MiddlewareChain] = field(default_factory=dict)
     metrics: WorkerMetrics | None = None
     limits: Limits | None = None
     meters: Mapping[str, SaveMeter] = field(default_factory=dict)
@@ -84,10 +82,6 @@ class Loader:
             Exception: Any other error. The handler's first line has then not been reached.
         """
         claimed, handler = attempt.claimed, attempt.handler
-        if self.middleware:
-            chain = self.middleware.get(handler.kind, NO_MIDDLEWARE).of_run(claimed.id)
-            if chain is not NO_MIDDLEWARE:
-                attempt.middleware = chain
         draft, head, unfinished = await self._load_checkpoint(attempt)
         inputs, meta, extra = read_spec(claimed.spec, "the run")
         if "group" in extra:
@@ -111,7 +105,7 @@ class Loader:
             attempt.saver.save_whole()
         current_parent.set(Parent(claimed.id, meta))
         resumed = self._resumed(attempt, head, unfinished)
-        if self.metrics is not None and claimed.cause == "recover":
+        if resumed is not None and self.metrics is not None and resumed.cause == "recover":
             attempt.measuring = attempt.loop.create_task(measure_resumption(self.wire, self.metrics, attempt))
         budget = Budget.load(extra["budget"]) if "budget" in extra else handler.budget
         spent = sum_spend(claimed.spend) if claimed.spend else NOTHING

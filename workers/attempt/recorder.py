@@ -100,11 +100,15 @@ class Recorder:
         finally:
             if attempt.outbox is not None:
                 attempt.outbox.close()
-        self._log(attempt, outcome, answer)
-        if self.metrics is not None:
-            if answer == "ok" and type(outcome) is Complete:
-                self.metrics.attempt_completed(attempt, self.clock)
-            else:
+        if (
+            answer == "ok" and type(outcome) is Complete
+        ):  # most attempts end in this way: no other outcome is looked for
+            logger.debug("run %s %s", attempt.id, answer)
+            if self.metrics is not None:
+                self.metrics.attempt_completed(attempt)
+        else:
+            self._log(attempt, outcome, answer)
+            if self.metrics is not None:
                 measure_ending(self.metrics, attempt, outcome, answer, self.clock.monotonic())
         if attempt.middleware.sees_endings:
             tell_middleware(attempt, outcome, answer, self.clock.monotonic())

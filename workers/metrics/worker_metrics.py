@@ -6,19 +6,19 @@ may cost less than 1 % of that.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from coordinator.clock import Clock
+from coordinator.clock import Clock, SystemClock
 from coordinator.metrics import catalog
 from coordinator.metrics.catalog import LONG, OUTCOMES, SHORT
 from coordinator.model.slots import SlotUse
 from workers.metrics.cells import Cells
 
 PRIORITY_STEP = 1 << 43  # see Counters.score
-LARGE_CLAIM = 8  # of a claim with at least this number of runs, only some are measured, and their values count for all
-MEASURED = 2  # the number of runs of such a claim whose time in the queue is measured
+LARGE_CLAIM = 8  # of a claim with at least this number of runs, only one is measured, and its value counts for all
 ONE_IN = 8  # of the attempts of such claims that are shorter than SHORT_ATTEMPT, one in this number is measured
 SHORT_ATTEMPT = 0.1  # seconds
 
@@ -104,11 +104,6 @@ class EndedAttempt(Protocol):
         ...
 
     @property
-    def gate(self) -> object:
-        """The future for which the runs of a large claim wait before they start; None for other runs."""
-        ...
-
-    @property
     def saver(self) -> OfferedCuts | None:
         """The saver of the attempt; None if the attempt ended before it was loaded."""
         ...
@@ -122,13 +117,13 @@ class WorkerMetrics:
         file: The descriptor of the file that the process shares with its supervisor; None if there is no supervisor.
     """
 
-    def __init__(self, kinds: Sequence[str], file: int | None = None) -> None:
+    def __init__(self, kinds: Sequence[str], file: int | None = None, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
         self.cells = cells = Cells(kinds, _PER_KIND, _SINGLE, file)
         self._values, self._base = cells.values, cells.base
         self._outcomes = {word: cells.offset(catalog.ATTEMPTS, word) for word in OUTCOMES}
         self._seconds, self._seconds_sum = _histogram(cells, catalog.ATTEMPT_SECONDS)
-        self._completed = {kind: base + self._outcomes["completed"] for kind, base in cells.base.items()}
-        self._until_measured, self._last_claim = ONE_IN - 1, 0.0
+        self._completed = list[EndedAttempt]()  # in this turn of the event loop
         self._queued, self._queued_sum = _histogram(cells, catalog.QUEUED)
         self._claims = cells.at(catalog.CLAIMS, "runs"), cells.at(catalog.CLAIMS, "empty")
         self._at = {one.metric.name: one.at for one in cells.per_kind}
@@ -136,23 +131,41 @@ class WorkerMetrics:
 
     # -- called for each attempt
 
-    def attempt_completed(self, attempt: EndedAttempt, clock: Clock) -> None:
-        """Count an attempt that completed its run.
+    def attempt_completed(self, attempt: EndedAttempt) -> None:
+        """Count an attempt that completed its run, together with all others that complete in this turn of the event loop."""
+        completed = self._completed
+        if not completed:
+            asyncio.get_running_loop().call_soon(self._count_completed)
+        completed.append(attempt)
 
-        Every attempt is counted. Of the short attempts of large claims, only one in eight is measured, because reading the clock
-        and updating the histogram cost more than the count. An attempt counts as short if the newest claim of the process was
-        less than SHORT_ATTEMPT seconds after its own claim.
+    def _count_completed(self) -> None:
+        """Count the attempts that have completed since the last call.
+
+        Every attempt is counted. If eight or more attempts of a kind have completed together, were short, and saved nothing, the
+        time of one in eight counts for all of them, because measuring costs more than counting.
         """
-        kind, saver, weight = attempt.handler.kind, attempt.saver, 1.0
-        self._values[self._completed[kind]] += 1.0
-        if saver is not None and saver.offered:
-            self._count_skipped(kind, saver)
-        if attempt.gate is not None and self._last_claim - attempt.began < SHORT_ATTEMPT:
-            if self._until_measured:
-                self._until_measured -= 1
-                return
-            self._until_measured, weight = ONE_IN - 1, float(ONE_IN)
-        self._measure(kind, clock.monotonic() - attempt.began, weight)
+        completed, self._completed = self._completed, []
+        now, outcome = self._clock.monotonic(), self._outcomes["completed"]
+        since = now - SHORT_ATTEMPT
+        for kind, attempts in self._by_kind(completed):
+            self._values[self._base[kind] + outcome] += len(attempts)
+            if [one for one in attempts if one.began < since or one.saver is None or one.saver.offered]:
+                for one in attempts:
+                    self._count_skipped(kind, one.saver)
+                step = 1
+            else:
+                step = ONE_IN if len(attempts) >= ONE_IN else 1
+            for i in range(0, len(attempts), step):
+                self._measure(kind, now - attempts[i].began, min(step, len(attempts) - i))
+
+    def _by_kind(self, attempts: list[EndedAttempt]) -> Iterable[tuple[str, list[EndedAttempt]]]:
+        """Return the attempts of each kind."""
+        if len(self._base) == 1:
+            return [(attempts[0].handler.kind, attempts)]
+        found = dict[str, list[EndedAttempt]]()
+        for one in attempts:
+            found.setdefault(one.handler.kind, []).append(one)
+        return found.items()
 
     def attempt_ended(self, attempt: EndedAttempt, outcome: str, now: float) -> None:
         """Count and measure an attempt whose outcome the server has confirmed.
@@ -164,8 +177,7 @@ class WorkerMetrics:
         """
         kind = attempt.handler.kind
         self._values[self._base[kind] + self._outcomes[outcome]] += 1.0
-        if attempt.saver is not None:
-            self._count_skipped(kind, attempt.saver)
+        self._count_skipped(kind, attempt.saver)
         self._measure(kind, now - attempt.began, 1.0)
 
     def _measure(self, kind: str, seconds: float, weight: float) -> None:
@@ -173,32 +185,29 @@ class WorkerMetrics:
         values[base + self._seconds + bisect_left(LONG, seconds)] += weight
         values[base + self._seconds_sum] += weight * seconds
 
-    def _count_skipped(self, kind: str, saver: OfferedCuts) -> None:
-        if saver.skipped:
+    def _count_skipped(self, kind: str, saver: OfferedCuts | None) -> None:
+        if saver is not None and saver.skipped:
             self._count(kind, catalog.THROTTLED, saver.skipped)
 
-    def claimed(self, runs: Sequence[tuple[ClaimedRun, KindOfRun]], now: float) -> None:
+    def claimed(self, runs: Sequence[tuple[ClaimedRun, KindOfRun]]) -> None:
         """Count a claim, and measure how long its new runs were queued.
 
-        Of a claim with eight or more runs, two or three runs are measured, and their values count for all runs of the claim.
+        Of a claim with eight or more runs, the one in the middle counts for all.
 
         Args:
             runs: The runs that the claim brought, with their handlers. The server orders them by the time that they waited.
-            now: The monotonic time.
         """
         count, values = len(runs), self._values
-        self._last_claim = now
         values[self._claims[0] if count else self._claims[1]] += 1.0
-        step = count // MEASURED if count >= LARGE_CLAIM else 1
-        for i in range(0, count, step):
-            run, handler = runs[i]
+        measured, weight = (runs, 1) if count < LARGE_CLAIM else (runs[count // 2 : count // 2 + 1], count)
+        for run, handler in measured:
             if run.cause:
                 continue
             # The score is the time at which the run could be claimed, minus its priority times 2^43. The token begins with the time
             # of the claim.
             ready = int(run.counters.rsplit(" ", 2)[1]) % PRIORITY_STEP
             seconds = max(0.0, (int(run.token.partition("-")[0]) - ready) / 1000)
-            weight, base = min(step, count - i), self._base[handler.kind]
+            base = self._base[handler.kind]
             values[base + self._queued + bisect_left(LONG, seconds)] += weight
             values[base + self._queued_sum] += weight * seconds
 

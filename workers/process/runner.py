@@ -18,6 +18,7 @@ from workers.handlers.handler import Handler
 from workers.liveness.lease import Lease
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.attempt_table import AttemptTable
+from workers.process.claiming.middleware import ClaimedMiddleware
 from workers.process.claiming.slots import SlotTable
 from workers.process.endings import Endings
 from workers.process.options import WorkerOptions
@@ -42,6 +43,7 @@ class Runner:
         endings: Removes attempts that are over.
         stops: Stops attempts.
         shutdown: The shutdown of the worker. After it was requested, new attempts are stopped immediately.
+        middleware: Finds the middleware of claimed runs.
         metrics: Measures the claims; None to measure nothing.
     """
 
@@ -56,9 +58,10 @@ class Runner:
         endings: Endings,
         stops: Stops,
         shutdown: Shutdown,
+        middleware: ClaimedMiddleware,
         metrics: WorkerMetrics | None = None,
     ) -> None:
-        self._metrics = metrics
+        self._middleware, self._metrics = middleware, metrics
         self._slots, self._table, self._executor, self._recorder = slots, table, executor, recorder
         self._critic, self._endings, self._stops, self._shutdown = critic, endings, stops, shutdown
         # Usually the slot of an ended handler is free while its outcome is being recorded. There are two exceptions. A worker
@@ -69,13 +72,16 @@ class Runner:
     def start(self, lease: Lease, claims: Sequence[tuple[Claimed, Handler[..., Any]]]) -> None:
         """Start an attempt for each claimed run."""
         if self._metrics is not None:
-            self._metrics.claimed(claims, self._executor.clock.monotonic())
+            self._metrics.claimed(claims)
         loop = asyncio.get_running_loop()
         gate = open_later(loop) if len(claims) >= LARGE_CLAIM else None
+        middleware = self._middleware.of(claims)
         for claimed, handler in claims:
             attempt = Attempt(
                 claimed, lease, handler, self._executor.threads, self, self._executor.clock.monotonic, gate
             )
+            if middleware and claimed.id in middleware:
+                attempt.middleware = middleware[claimed.id]
             self._table.add(attempt)
             self._slots.take(suspect=claimed.suspect)
             if self._shutdown.is_requested():

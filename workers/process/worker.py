@@ -39,6 +39,7 @@ from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.attempt_table import AttemptTable
 from workers.process.beat_results import BeatResults
 from workers.process.claiming.intake import Intake, all_routes
+from workers.process.claiming.middleware import ClaimedMiddleware
 from workers.process.claiming.slots import SlotTable
 from workers.process.endings import Endings
 from workers.process.lifespan import open_resources
@@ -226,7 +227,6 @@ class Worker:
         self._wire, critic = wire, Critic(wire, clock)
         recorder = Recorder(wire, clock, health, shutdown.out_of_time, self.on_refused, self.metrics)
         waiter = ServerWaiter(wire, clock, namespace)
-        middleware = self.registry.middleware_by_kind()
         limits = ServerLimits(wire, clock, namespace, waiter, lambda: self._membership.leases, self.metrics)
         meters = {kind: SaveMeter(kind, self.metrics) for kind in self.registry.handlers} if self.metrics else {}
         loader = Loader(
@@ -236,7 +236,6 @@ class Worker:
             waiter,
             Emitter(wire, clock),
             SaveBatch(wire),
-            middleware,
             self.metrics,
             limits,
             meters,
@@ -251,8 +250,11 @@ class Worker:
             wire, clock, table, endings, shutdown, tasks,
             supervised=replace is not None, grace=options.grace, report_stuck=self.on_stuck,
         )  # fmt: skip
-        runner = Runner(options, self._slots, table, executor, recorder, critic, endings, stops, shutdown, self.metrics)
         handlers = self.registry.handlers
+        middleware = ClaimedMiddleware(self.registry.middleware_by_kind(), len(handlers))
+        runner = Runner(
+            options, self._slots, table, executor, recorder, critic, endings, stops, shutdown, middleware, self.metrics
+        )
         self._membership = membership = Membership(
             wire, namespace, options, all_routes(self.registry, options),
             (describe_limits(

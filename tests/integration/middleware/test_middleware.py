@@ -15,9 +15,11 @@ import pytest
 from coordinator import AsyncClient, AttemptEnding, AttemptInfo, BadOption, Client, EnqueueInfo, Middleware, StepInfo
 from coordinator.encoding.codec import encode
 from coordinator.middleware import CHECKSUMS, MiddlewareChain, SamplingMiddleware
+from coordinator.store.plans.workers import Claimed
 from tests.integration.worker_harness import Bench, bench, performing
 from tests.servers import Server
 from workers import AsyncRun, Budget, Registry, RetryLater, Run, Spending
+from workers.process.claiming.middleware import ClaimedMiddleware
 
 tenant: ContextVar[str] = ContextVar("tenant", default="")
 
@@ -481,5 +483,42 @@ def test_selection_of_a_subclass_counts():
         def selects(self, run: str) -> bool:
             return False
 
-    assert MiddlewareChain([Half()]).of_run("a")
-    assert not MiddlewareChain([Nothing()]).of_run("a")
+    assert MiddlewareChain([Half()]).of_runs(["a", "b"]).keys() == {"a", "b"}
+    assert MiddlewareChain([Nothing()]).of_runs(["a", "b"]) == {}
+
+
+def test_each_run_of_a_claim_has_the_middleware_of_its_kind():
+    class Half(SamplingMiddleware):
+        limit = CHECKSUMS // 2
+
+    def of_claim(**chains: MiddlewareChain) -> dict[str, tuple[Middleware, ...]]:
+        found = ClaimedMiddleware(chains, 2).of([(claimed(id), handlers[id in odd]) for id in ids])
+        return {id: chain.members for id, chain in found.items()}
+
+    def claimed(id: str) -> Claimed:
+        return Claimed(id, "1-2-w1", "default:one@1", b"", "", "", "", None, False)
+
+    runs = Registry()
+
+    @runs.handler
+    async def one(run: AsyncRun) -> None: ...
+
+    @runs.handler
+    async def other(run: AsyncRun) -> None: ...
+
+    handlers = [runs.handlers["one"], runs.handlers["other"]]
+    half, every = Half(), Middleware()
+    ids = [f"run-{number}" for number in range(100)]
+    odd, sampled = set(ids[1::2]), {id for id in ids if half.selects(id)}
+    assert 30 < len(sampled) < 70
+    assert of_claim() == {}
+    shared = MiddlewareChain([half])
+    assert of_claim(one=shared, other=shared) == {id: (half,) for id in ids if id in sampled}
+    assert of_claim(other=shared) == {id: (half,) for id in ids if id in sampled & odd}
+    both = MiddlewareChain([half, every])
+    assert of_claim(one=both, other=both) == {id: ((half, every) if id in sampled else (every,)) for id in ids}
+    assert of_claim(one=both, other=shared) == {
+        id: ((half,) if id in odd else (half, every)) if id in sampled else (every,)
+        for id in ids
+        if id in sampled or id not in odd
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import struct
@@ -42,9 +43,8 @@ class Saver:
 class Ended:
     """An attempt that ended after some seconds, at the time 1000."""
 
-    def __init__(self, kind: str, seconds: float, *, large: bool = False, skipped: int = 0) -> None:
-        self.handler, self.began = Claimed(kind, 0.0), NOW - seconds
-        self.gate, self.saver = (object() if large else None), Saver(skipped)
+    def __init__(self, kind: str, seconds: float, *, skipped: int = 0) -> None:
+        self.handler, self.began, self.saver = Claimed(kind, 0.0), NOW - seconds, Saver(skipped)
 
 
 class FixedClock(SystemClock):
@@ -59,6 +59,13 @@ def claims(*runs: Claimed) -> list[tuple[Claimed, Claimed]]:
     return [(run, run) for run in runs]
 
 
+async def complete(metrics: WorkerMetrics, *attempts: Ended) -> None:
+    """Complete attempts in one turn of the event loop."""
+    for one in attempts:
+        metrics.attempt_completed(one)
+    await asyncio.sleep(0)
+
+
 def parse(found: Samples) -> dict[str, dict[tuple[str, ...], float]]:
     """Return the samples that Prometheus's own parser finds, by name and label values."""
     parsed: dict[str, dict[tuple[str, ...], float]] = {}
@@ -68,16 +75,15 @@ def parse(found: Samples) -> dict[str, dict[tuple[str, ...], float]]:
     return parsed
 
 
-def test_supervisor_reads_what_the_process_wrote() -> None:
+async def test_supervisor_reads_what_the_process_wrote() -> None:
     file = open_shared_file()
     try:
         assert read_shared_file(file).values == {}  # the process has not started yet
-        metrics = WorkerMetrics(["work", "other_work"], file)
+        metrics = WorkerMetrics(["work", "other_work"], file, CLOCK)
         metrics.claimed(
-            claims(Claimed("work", 0.3), Claimed("work", 2.0, priority=7), Claimed("work", 9, cause="wake")), NOW
+            claims(Claimed("work", 0.3), Claimed("work", 2.0, priority=7), Claimed("work", 9, cause="wake"))
         )
-        metrics.attempt_completed(Ended("work", 0.004), CLOCK)
-        metrics.attempt_completed(Ended("work", 100_000.0), CLOCK)
+        await complete(metrics, Ended("work", 0.004), Ended("work", 100_000.0))
         metrics.attempt_ended(Ended("other_work", 1.0, skipped=3), "retried", NOW)
         metrics.resumed("work", 0.02, 1.5, struck=True)
         metrics.saved("work", 0.001, 500)
@@ -108,44 +114,58 @@ def test_supervisor_reads_what_the_process_wrote() -> None:
     assert [found[name] for name in names] == [{(): 10}, {(): 10}, {(): 2}, {(): 1.25}]
 
 
-def test_value_on_a_bound_belongs_to_the_bucket_of_the_bound() -> None:
-    metrics = WorkerMetrics(["work"])
-    metrics.attempt_completed(Ended("work", 1.0), CLOCK)
+async def test_value_on_a_bound_belongs_to_the_bucket_of_the_bound() -> None:
+    metrics = WorkerMetrics(["work"], clock=CLOCK)
+    await complete(metrics, Ended("work", 1.0))
     assert parse(metrics.cells.read())["runs_attempt_seconds_bucket"]["work", "1.0"] == 1
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 11, 20, 100])
-def test_few_runs_of_a_large_claim_stand_for_all(count: int) -> None:
+def test_one_run_of_a_large_claim_stands_for_all(count: int) -> None:
     metrics = WorkerMetrics(["work"])
-    metrics.claimed(claims(*(Claimed("work", 2.0) for _ in range(count))), NOW)
+    metrics.claimed(claims(*(Claimed("work", 2.0) for _ in range(count))))
     found = parse(metrics.cells.read())
     assert found["runs_queued_seconds_count"] == {("work",): count}
     assert found["runs_queued_seconds_sum"] == {("work",): 2 * count}
 
 
-def test_one_in_eight_short_attempts_of_large_claims_stands_for_all() -> None:
-    metrics = WorkerMetrics(["work"])
-    for _ in range(20):
-        metrics.attempt_completed(Ended("work", 0.01, large=True), CLOCK)
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 20, 100])
+async def test_one_in_eight_short_attempts_that_complete_together_stands_for_all(count: int) -> None:
+    metrics = WorkerMetrics(["work", "other_work"], clock=CLOCK)
+    short = [Ended("work", (0.01 if i % 8 == 0 or count < 8 else 0.09)) for i in range(count)]
+    await complete(metrics, *short, Ended("other_work", 0.02))
     found = parse(metrics.cells.read())
-    assert found["runs_attempts_total"] == {("work", "completed"): 20}
-    assert found["runs_attempt_seconds_count"] == {("work",): 16}
-    assert found["runs_attempt_seconds_sum"] == {("work",): pytest.approx(0.16)}
+    assert found["runs_attempts_total"] == {("work", "completed"): count, ("other_work", "completed"): 1}
+    assert found["runs_attempt_seconds_count"] == {("work",): count, ("other_work",): 1}
+    assert found["runs_attempt_seconds_sum"]["work",] == pytest.approx(0.01 * count)
+    assert found["runs_attempt_seconds_sum"]["other_work",] == pytest.approx(0.02)
 
 
-def test_long_attempts_of_large_claims_are_all_measured() -> None:
-    metrics = WorkerMetrics(["work"])
-    metrics.claimed([], NOW - 0.5)
+async def test_all_attempts_are_measured_if_a_long_one_is_among_them() -> None:
+    metrics = WorkerMetrics(["work"], clock=CLOCK)
+    await complete(metrics, *(Ended("work", seconds) for seconds in (0.01,) * 9), Ended("work", 3600.0))
+    found = parse(metrics.cells.read())
+    assert found["runs_attempt_seconds_sum"]["work",] == pytest.approx(3600.09)
+    assert found["runs_attempt_seconds_count"] == {("work",): 10}
+
+
+async def test_throttled_saves_of_completed_attempts_are_counted() -> None:
+    metrics = WorkerMetrics(["work"], clock=CLOCK)
+    await complete(metrics, *(Ended("work", 0.01, skipped=number) for number in range(10)))
+    assert parse(metrics.cells.read())["runs_saves_throttled_total"] == {("work",): 45}
+
+
+async def test_completed_attempts_of_each_turn_are_counted_once() -> None:
+    metrics = WorkerMetrics(["work"], clock=CLOCK)
     for _ in range(3):
-        metrics.attempt_completed(Ended("work", 5.0, large=True), CLOCK)
-    assert parse(metrics.cells.read())["runs_attempt_seconds_sum"] == {("work",): 15}
+        await complete(metrics, Ended("work", 0.01), Ended("work", 0.01))
+    assert parse(metrics.cells.read())["runs_attempts_total"] == {("work", "completed"): 6}
 
 
-def test_kinds_beyond_the_limit_are_counted_together() -> None:
+async def test_kinds_beyond_the_limit_are_counted_together() -> None:
     kinds = [f"kind{number:04}" for number in range(5 * MOST_KINDS)]
-    metrics = WorkerMetrics(kinds)
-    for kind in kinds:
-        metrics.attempt_completed(Ended(kind, 0.1), CLOCK)
+    metrics = WorkerMetrics(kinds, clock=CLOCK)
+    await complete(metrics, *(Ended(kind, 0.1) for kind in kinds))
     found = parse(metrics.cells.read())["runs_attempts_total"]
     assert len(found) == MOST_KINDS + 1
     assert found[OTHER, "completed"] == 4 * MOST_KINDS
@@ -221,10 +241,10 @@ def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         require_prometheus()
 
 
-def test_opentelemetry_sdk_gets_the_same_values() -> None:
+async def test_opentelemetry_sdk_gets_the_same_values() -> None:
     reader = InMemoryMetricReader()
-    metrics = WorkerMetrics(["work"])
-    metrics.attempt_completed(Ended("work", 2.0), CLOCK)
+    metrics = WorkerMetrics(["work"], clock=CLOCK)
+    await complete(metrics, Ended("work", 2.0))
     metrics.set_gauges(use=SlotUse(10, 3, 0), memory=4096, at_risk=1.25)
     otel.report(MeterProvider([reader]), metrics.cells.read, "workers")
     data = reader.get_metrics_data()
