@@ -63,7 +63,7 @@ async def complete(metrics: WorkerMetrics, *attempts: Ended) -> None:
     """Complete attempts in one turn of the event loop."""
     for one in attempts:
         metrics.attempt_completed(one)
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the attempts are counted in the next turn
 
 
 def parse(found: Samples) -> dict[str, dict[tuple[str, ...], float]]:
