@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from coordinator.model.policies.schedule import run_id
 from coordinator.model.run import Counters
 from tests.e2e.processes import Event
+from tests.faults.judge import feature_rules
 from tests.faults.judge.checker import RULES, costs_nothing, judge
 from tests.faults.judge.evidence import Evidence, Final, FinalRun
 from tests.faults.judge.history import NEVER, History, Operation
@@ -601,6 +603,25 @@ def test_orders_that_take_effect_are_no_breach() -> None:
 
 def test_output_effects_budgets_groups_and_rates_that_are_kept_are_no_breach() -> None:
     assert judge(busy().evidence(), faults=1).breaches == {}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_every_window_of_calls_is_judged(seed: int) -> None:
+    """Compare the judge with a search of all windows, for calls that overlap in any way."""
+    dice = random.Random(seed)
+    calls = [
+        Operation(1, "worker", "acquire", {"cost": dice.randint(1, 5)}, at, at + dice.randint(0, 8))
+        for at in (dice.randint(0, 20) for _ in range(dice.randint(0, 12)))
+    ]
+    speed = dice.choice([0.1, 0.5, 1.0, 2.0])  # tokens per tick
+    windows = [
+        sum(op.given["cost"] for op in calls if first.invoked <= op.invoked and first.ended <= op.ended <= last.ended)
+        - (last.ended - first.invoked) * speed
+        for first in calls
+        for last in calls
+        if last.invoked >= first.invoked and last.ended >= first.ended
+    ]
+    assert feature_rules._excess(calls, speed * 1e6) == pytest.approx(max([0.0, *windows]))
 
 
 def test_a_run_with_effects_may_fail_if_an_outcome_is_unknown() -> None:

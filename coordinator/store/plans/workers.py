@@ -161,6 +161,7 @@ class Claimed(NamedTuple):
         spent: The time of the run that counts for its deadlines, encoded.
         spend: What the run has spent of its budget, encoded.
         killed: The error of the deadline at which the previous life of the run was killed, encoded; empty if it was not killed.
+        last: True if no other run was waiting on the worker's routes after the claim.
     """
 
     id: str
@@ -175,6 +176,7 @@ class Claimed(NamedTuple):
     spent: str = ""
     killed: bytes = b""
     spend: str = ""
+    last: bool = False
 
 
 def claim(
@@ -208,10 +210,11 @@ def claim(
     answer = word(reply)
     if answer not in ("ok", "suspect"):
         return answer, []
-    return answer, [_claimed(row, answer == "suspect") for row in reply[1]]
+    suspect, last = answer == "suspect", len(reply) > 2 and reply[2] == 0
+    return answer, [_claimed(row, suspect, last) for row in reply[1]]
 
 
-def _claimed(row: Sequence[Any], suspect: bool) -> Claimed:
+def _claimed(row: Sequence[Any], suspect: bool, last: bool) -> Claimed:
     id, token, route, spec, cause, counters, prev, spent, killed, checkpoint = row
     if isinstance(checkpoint, bytes):
         checkpoint = "paged"
@@ -229,6 +232,7 @@ def _claimed(row: Sequence[Any], suspect: bool) -> Claimed:
         spent,
         killed,
         spend,
+        last,
     )
 
 

@@ -36,7 +36,11 @@ def no_run_dies(see: Evidence) -> Iterator[str]:
             yield f"run {id} died because of a clock jump"
 
 
-CAMPAIGN = Campaign("clock", break_one, Plan(lease=3.0), server=ShimServer, also=no_run_dies, finish=correct_the_clock)
+CAMPAIGN = Campaign(
+    "clock", break_one, Plan(users=1, lease=3.0), server=ShimServer, also=no_run_dies, finish=correct_the_clock,
+    # The judge measures a rate by its own clock, but each jump forwards frees one burst (docs/guides/limits.md).
+    waived=("rates_hold",),
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ def break_one(lab: Lab) -> str:
     return "disk full"
 
 
-CAMPAIGN = Campaign("disk", break_one, Plan(lease=5.0), server=ShimServer)
+CAMPAIGN = Campaign("disk", break_one, Plan(users=1, lease=5.0), server=ShimServer)
 
 
 def main(arguments: Sequence[str]) -> int:

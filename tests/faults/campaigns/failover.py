@@ -199,7 +199,7 @@ def campaign(on: str, durability: str) -> Campaign:
     made = Campaign(
         f"failover-{on}-{durability.partition('(')[0]}", failovers.break_one,
         # An election takes longer than a short lease, and the owners of runs must not be declared dead.
-        Plan(lease=5.0), server=SentinelGroup if on == "sentinel" else LabCluster, begin=failovers.found,
+        Plan(users=1, lease=5.0), server=SentinelGroup if on == "sentinel" else LabCluster, begin=failovers.found,
         # A coordinator that still uses a replaced master may recover workers there, and this recovery may be undone:
         # replicas do not confirm a recovery, only the claims that follow.
         waived=("recovered_workers_stay_out",),

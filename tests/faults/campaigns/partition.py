@@ -207,7 +207,7 @@ def campaign(durability: str) -> Campaign:
     partitions = Partitions(durability)
     made = Campaign(
         f"partition-{durability.replace('(', '-').strip(')')}", partitions.break_one,
-        Plan(lease=5.0), server=ScatteredGroup, begin=partitions.found, measures=partitions.measured,
+        Plan(users=1, lease=5.0), server=ScatteredGroup, begin=partitions.found, measures=partitions.measured,
         also=partitions.noticed_in_time, waived=("recovered_workers_stay_out",),  # as for failovers, for the same reasons
     )  # fmt: skip
     return replace(made, waived=FORGOTTEN) if durability == "local" else made

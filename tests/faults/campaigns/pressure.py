@@ -87,7 +87,7 @@ def _pass(seconds: float) -> None:
 CAMPAIGN = Campaign(
     "pressure",
     break_one,
-    Plan(lease=2.0),
+    Plan(users=1, lease=2.0),
     settings={
         **DURABLE,
         "appendfsync": "everysec",

@@ -29,7 +29,7 @@ def _at_work(lab: Lab) -> list[Popen[bytes]]:
 
 
 # A lease that is long enough for any busy machine: a recovery would mean that a run was not released.
-CAMPAIGN = Campaign("roll", break_one, Plan(lease=30.0, grace=10.0), also=costs_nothing)
+CAMPAIGN = Campaign("roll", break_one, Plan(users=1, lease=30.0, grace=10.0), also=costs_nothing)
 
 
 def main(arguments: Sequence[str]) -> int:

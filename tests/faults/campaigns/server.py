@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from tests.faults.campaigns.power import Cuts, measured, with_fsync
 from tests.faults.campaigns.runner import Campaign
+from tests.faults.lab.lab import Plan
 
 
 def campaign(fsync: str) -> Campaign:
     kills = Cuts()
-    made = Campaign(f"server-{fsync}", kills.kill, settings={"appendfsync": fsync})
+    made = Campaign(f"server-{fsync}", kills.kill, Plan(users=1), settings={"appendfsync": fsync})
     return made if fsync == "always" else measured(made, kills)
 
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 
 from tests.faults.campaigns.runner import Campaign, run
-from tests.faults.lab.lab import PATIENCE, Lab
+from tests.faults.lab.lab import PATIENCE, Lab, Plan
 from tests.waiting import wait_until
 
 
@@ -31,7 +31,7 @@ def _holders(lab: Lab) -> list[int]:
     return [pid for pid in lab.workers(at_work=True) if lab.owned_by(pid)]
 
 
-CAMPAIGN = Campaign("zombie", break_one)
+CAMPAIGN = Campaign("zombie", break_one, Plan(users=1))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 from tests.faults.judge.evidence import Evidence, epoch_of
 from tests.faults.judge.history import NEVER, Operation
@@ -113,13 +114,37 @@ def _excess(calls: Iterable[Operation], tokens_per_ms: float) -> float:
 
     A call started at an unknown moment between its request and its answer, so a window reaches from the first request to the
     last answer. With the requests as begins and the answers as ends, no window is judged that is shorter than the true one.
+
+    A window has all calls that were requested and answered no earlier than its first one. Behind the last call that was requested
+    earlier and answered later (`overlap`), these are all calls: then the best end of the window is known for all windows at once.
     """
-    done = sorted(calls, key=lambda op: op.ended)
+    done = sorted(calls, key=lambda op: (op.ended, op.invoked))
+    costs = [float(op.given["cost"]) for op in done]
+    before = [0.0, *accumulate(costs)]  # the cost of all calls before each one
+    worth = [before[at + 1] - op.ended / 1e6 * tokens_per_ms for at, op in enumerate(done)]
+    best = list(accumulate(reversed(worth), max))[::-1]  # of each call and all later ones
     most = 0.0
-    for first in done:
-        total = 0.0
-        for op in done:
-            if op.invoked >= first.invoked and op.ended >= first.ended:
-                total += float(op.given["cost"])
-                most = max(most, total - (op.ended - first.invoked) / 1e6 * tokens_per_ms)
+    for at, last in enumerate(_overlaps(done)):
+        first, total = done[at], 0.0
+        for index in range(at, last + 1):
+            if done[index].invoked >= first.invoked:
+                total += costs[index]
+                most = max(most, total - (done[index].ended - first.invoked) / 1e6 * tokens_per_ms)
+        if last + 1 < len(done):
+            most = max(most, total - before[last + 1] + first.invoked / 1e6 * tokens_per_ms + best[last + 1])
     return most
+
+
+def _overlaps(done: Sequence[Operation]) -> list[int]:
+    """Return for each call the last one that was requested earlier and answered later, or the call itself.
+
+    The calls are sorted by their answers.
+    """
+    found = [0] * len(done)
+    furthest, same = -1, list[int]()
+    for at in sorted(range(len(done)), key=lambda at: done[at].invoked):
+        if same and done[same[0]].invoked < done[at].invoked:
+            furthest, same = max(furthest, *same), []
+        found[at] = max(furthest, at)
+        same.append(at)
+    return found

@@ -1,8 +1,9 @@
 """A lab: a server, and fleets, coordinators and producers as real processes that write their histories.
 
-A lab may also have an operator and a record keeper (a program with checkpoints of its own). A campaign that breaks
-something calls `tend`, which restarts missing processes as an administrator would. `settle` ends the faults, waits
-until all runs have ended, and stops all processes in order. `evidence` then returns what the judge needs.
+A lab may also have users and operators (programs that use every feature; operators also pause, cancel and damage) and a
+record keeper (a program with checkpoints of its own). A campaign that breaks something calls `tend`, which restarts missing
+processes as an administrator would. `settle` ends the faults, waits until all runs have ended, and stops all processes in order.
+`evidence` then returns what the judge needs.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Plan:
     fleets: int = 2
     processes: int = 1
     coordinators: int = 1
+    users: int = 0
     operators: int = 0
     record_keepers: int = 0
     concurrency: int = 8
@@ -75,6 +77,11 @@ class Plan:
     lease: float = 2.0
     grace: float = 3.0
     most: int = 1_000_000
+
+    @property
+    def uses_features(self) -> bool:
+        """Whether programs of the lab send signals, set limits and schedules, and use the other features."""
+        return bool(self.users or self.operators)
 
 
 class Store(Protocol):
@@ -104,6 +111,7 @@ class Lab(Stage):
         self.coordinators: list[subprocess.Popen[bytes]] = []
         self.producers: list[subprocess.Popen[bytes]] = []
         self.lost: list[tuple[float, subprocess.Popen[bytes], list[int]]] = []
+        self.users: list[subprocess.Popen[bytes]] = []
         self.operators: list[subprocess.Popen[bytes]] = []
         self.record_keepers: list[subprocess.Popen[bytes]] = []
         self.keys = Keys(self.namespace, 0)
@@ -138,6 +146,7 @@ class Lab(Stage):
             (self.coordinators, self.plan.coordinators, self.coordinator),
             (self.fleets, self.plan.fleets, self._fleet),
             (self.producers, int(producing), self._producer),
+            (self.users, self.plan.users * producing, lambda: self._seeded("user")),
             (self.operators, self.plan.operators * producing, lambda: self._seeded("operator")),
             (self.record_keepers, self.plan.record_keepers * producing, lambda: self._seeded("record_keeper")),
         ):
@@ -229,9 +238,10 @@ class Lab(Stage):
         """End the faults: restart all processes, wait until all runs have ended, and stop everything."""
         self.tend()
         self._kill_lost(0)
-        for process in (*self.producers, *self.operators, *self.record_keepers):
+        programs = (*self.producers, *self.users, *self.operators, *self.record_keepers)
+        for process in programs:
             process.terminate()
-        for process in (*self.producers, *self.operators, *self.record_keepers):
+        for process in programs:
             process.wait(60)
         if self.plan.operators:
             self._repair_damage()
@@ -295,7 +305,7 @@ class Lab(Stage):
 
     def _idle(self) -> bool:
         self.tend(producing=False)
-        if self.plan.operators:
+        if self.plan.uses_features:
             self._resume()
         # Look before and after: a run that is claimed between two looks would otherwise be seen in neither place.
         return not self._under_way() and not self._waiting() and not self._under_way()

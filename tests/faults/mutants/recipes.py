@@ -2225,6 +2225,35 @@ MUTANTS = [
         "  redis.call('HSET'",
         "tests/lua/coordinators/test_due.py::test_repeated_due_moves_once",
     ),
+    Mutant(
+        "a run of a schedule is fired before a replica has it",
+        LUA + "schedules/fire.lua",
+        "-- Answers: fired,",
+        "-- Unconfirmed: none\n-- Answers: fired,",
+        "tests/integration/transport/test_durability.py::test_run_of_a_schedule_is_fired_only_when_a_replica_has_it",
+    ),
+    # -- the next claim after a very short run
+    Mutant(
+        "a claim does not say that a suspect waits",
+        LUA + "attempts/claim.lua",
+        "      ring(suspect_bell_key(routes[r]))\n      others = 1\n",
+        "      ring(suspect_bell_key(routes[r]))\n",
+        "tests/lua/attempts/test_claim.py::test_run_is_not_the_last_while_a_suspect_waits",
+    ),
+    Mutant(
+        "claims take one run each although many wait",
+        "workers/process/claiming/claimer.py",
+        "self._took_last = bool(runs) and runs[0].last",
+        "self._took_last = bool(runs)",
+        "tests/integration/worker/test_worker_idle.py::test_waiting_claim_that_leaves_runs_is_followed_by_claims_of_many",
+    ),
+    Mutant(
+        "a claim that waits hears of no suspect",
+        "workers/process/claiming/claimer.py",
+        "self._bells(lease, routes, suspects=True), ROUND, plan)",
+        "self._bells(lease, routes, suspects=False), ROUND, plan)",
+        "tests/integration/worker/test_worker_idle.py::test_waiting_claim_takes_no_suspect",
+    ),
     # -- seen by the judge of a campaign, and not by a test of the guard itself
     Mutant(
         "a zombie saves",

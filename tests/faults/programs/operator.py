@@ -1,19 +1,17 @@
-"""An operator of the lab, as a process of its own. It does by hand what neither producers nor workers do by themselves.
+"""An operator of the lab, as a process of its own. It also cancels, pauses, rolls, damages and repairs.
 
     python -m tests.faults.programs.operator SEED
 
-The operator does one action after the other. It chooses the next action, unless a campaign needs a certain script to be sent:
-the campaign then writes the name of an action to the file `wanted` in the lab's directory. Before the operator damages something
-for a doctor to repair, it writes the damage to the file `damage`. Any other finding of a doctor in the busy namespace goes to the
-file `findings`, for the judge.
+An operator does all that a user does too, one action after the other. It chooses the next action, unless a campaign needs a
+certain script to be sent: the campaign then writes the name of an action to the file `wanted` in the lab's directory. Before the
+operator damages something for a doctor to repair, it writes the damage to the file `damage`. Any other finding of a doctor in the
+busy namespace goes to the file `findings`, for the judge.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import random
 import signal
 import sys
 import threading
@@ -23,7 +21,7 @@ from typing import Any, TypeVar
 
 import redis
 
-from coordinator import Client, CoordinatorError, ResultTimeout, RunView, Status
+from coordinator import CoordinatorError, Status
 from coordinator.client.schedules import build_schedule
 from coordinator.config import settings
 from coordinator.doctor.examiner import examine
@@ -37,49 +35,38 @@ from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.server_checks import enter
 from coordinator.store.transport.wire import Wire, drive
 from tests.faults.lab.observer import DIRECTORY
-from tests.faults.programs.app import RATE, answer_all
+from tests.faults.programs import user
+from tests.faults.programs.user import User
 
 T = TypeVar("T")
-REST = 0.25  # seconds between two actions
-SCHEDULES = {"first": 1.0, "second": 2.0}  # schedules and the seconds between their fire times
 PAUSED = ("plain", "stumbling")  # kinds that are paused now and then
 OVER = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 Action = Callable[["Operator"], None]
 
 
-class Operator:
-    """The operator's client, directory and random choices."""
+class Operator(User):
+    """A user with a connection for plans that no client has."""
 
     def __init__(self, seed: int, directory: Path, stopped: threading.Event) -> None:
-        self.choose, self.directory, self.stopped = random.Random(seed), directory, stopped
+        super().__init__(seed, stopped)
+        self.directory = directory
         self.settings = settings(timeout=5.0)
-        self.client, self.wire = Client(timeout=5.0), Wire(self.settings.address, 5.0)
+        self.wire = Wire(self.settings.address, 5.0)
         self.keys = Keys(self.settings.namespace, 0)
         self.unfit: list[str] = []
-        self.asking: list[str] = []
         self.elsewhere: list[str] = []
-        self.numbers = itertools.count()
 
     def do(self, plan: Generator[Any, Any, T]) -> T:
         return drive(self.wire, plan)
 
-    def inputs(self, turns: int = 4) -> dict[str, Any]:
-        return {"topic": f"small-operator-{os.getpid()}-{next(self.numbers)}", "turns": turns}
-
-    def some_run(self, *statuses: Status) -> RunView | None:
-        found = self.client.list(status=self.choose.choice(statuses), limit=30)
-        return self.choose.choice(found) if found else None
-
-    def a_while(self) -> None:
-        self.stopped.wait(self.choose.uniform(0.1, 0.4))
+    def next_action(self) -> Callable[[], None]:
+        action = ACTIONS.get(self._asked_for()) or self.choose.choice(OFTEN)
+        return lambda: action(self)
 
     def work(self) -> None:
         self._repair()  # An earlier operator may have left something paused or damaged.
         self.unpause()
-        while not self.stopped.wait(REST):
-            action = ACTIONS.get(self._asked_for()) or self.choose.choice(OFTEN)
-            with contextlib.suppress(CoordinatorError, redis.RedisError):
-                action(self)
+        super().work()
 
     def unpause(self, first: str = PAUSED[0]) -> None:
         """Unpause all kinds, also those that an earlier or a late pause left paused.
@@ -109,26 +96,6 @@ def enter_namespace(by: Operator) -> None:
     by.do(enter(by.settings))
 
 
-def look(by: Operator) -> None:
-    if run := by.some_run(Status.RUNNING, Status.QUEUED):
-        handle = by.client.handle(run.id)
-        handle.view()
-        list(handle.messages())
-        handle.wait(timeout=0.3)
-
-
-def read_output(by: Operator) -> None:
-    """Read the outputs of two runs at the same time: the second reader interrupts the blocking read of the first."""
-    found = [by.some_run(Status.RUNNING, Status.QUEUED) for _ in range(2)]
-    readers = [by.client.handle(run.id).stream(timeout=0.3) for run in found if run is not None]
-    for reader in readers:
-        with contextlib.suppress(StopIteration, ResultTimeout):
-            next(reader)
-    for reader in readers:
-        with contextlib.suppress(ResultTimeout):
-            list(itertools.islice(reader, 5))
-
-
 def cancel(by: Operator) -> None:
     if run := by.some_run(Status.RUNNING, Status.QUEUED, Status.DELAYED, Status.WAITING):
         by.client.handle(run.id).cancel(grace=5)
@@ -154,51 +121,6 @@ def enqueue_overdue_run(by: Operator) -> None:
     by.client.enqueue("overdue", by.inputs())
 
 
-def enqueue_asking_run(by: Operator) -> None:
-    """Enqueue a run that waits for signals. `answer` sends them to it later."""
-    by.asking.append(by.client.enqueue("asking", by.inputs()).id)
-    if len(by.asking) > 5:
-        _answer(by, by.asking.pop(0))
-
-
-def enqueue_summing_run(by: Operator) -> None:
-    """Enqueue a run that waits for children."""
-    by.client.enqueue("summing", by.inputs(by.choose.choice([1, 4, 8])))
-
-
-def limit_group(by: Operator) -> None:
-    """Change the limit of a group, and enqueue runs of the group."""
-    group = by.choose.choice(["first", "second"])
-    by.client.set_limit("plain", at_once=by.choose.choice([1, 2, 5]), group=group)
-    by.client.enqueue_many([("plain", by.inputs()) for _ in range(3)], group=group)
-
-
-def fill_group(by: Operator) -> None:
-    """Enqueue enough runs of a group that some wait in its line for seconds. Coordinators sweep only while runs wait."""
-    by.client.set_limit("plain", at_once=1, group="third")
-    by.client.enqueue_many([("plain", by.inputs(turns=8)) for _ in range(12)], group="third")
-
-
-def call_outside(by: Operator) -> None:
-    """Set the rate of the external calls, and enqueue runs that make such calls."""
-    by.client.set_rate(RATE, "60/s", burst=10, at_once=3)
-    by.client.enqueue_many([("calling", by.inputs()) for _ in range(3)])
-
-
-def answer(by: Operator) -> None:
-    """Send signals to a run that waits, or to a new one."""
-    if not by.asking:
-        enqueue_asking_run(by)
-    _answer(by, by.choose.choice(by.asking))
-
-
-def _answer(by: Operator, id: str) -> None:
-    handle = by.client.handle(id)
-    if by.choose.random() < 0.5:
-        handle.send("hint")
-    answer_all(lambda topic, payload, key: handle.send(topic, payload, key=key), by.choose.choice([1, 4]))
-
-
 def enqueue_run_that_cannot_start(by: Operator) -> None:
     """Enqueue a run that cannot start, and a normal one of the same kind.
 
@@ -221,30 +143,6 @@ def pause(by: Operator) -> None:
         by.a_while()
     finally:
         by.unpause(kind)
-
-
-def schedule(by: Operator) -> None:
-    _scheduled(by)
-
-
-def _scheduled(by: Operator) -> str:
-    name = by.choose.choice(list(SCHEDULES))
-    overlap = by.choose.choice(["skip", "allow", "cancel"])
-    by.client.schedule(name, SCHEDULES[name], "plain", {"topic": f"small-{name}", "turns": 3}, overlap=overlap)
-    return name
-
-
-def pause_schedule(by: Operator) -> None:
-    name = _scheduled(by)
-    by.client.pause_schedule(name)
-    try:
-        by.a_while()
-    finally:
-        by.client.unpause_schedule(name)
-
-
-def unschedule(by: Operator) -> None:
-    by.client.unschedule(_scheduled(by))
 
 
 def schedule_elsewhere(by: Operator) -> None:
@@ -310,10 +208,8 @@ def _report_unexpected(by: Operator, report: DoctorReport) -> None:
 ACTIONS: dict[str, Action] = {
     action.__name__: action
     for action in (
-        enter_namespace, look, read_output, cancel, cancel_tree, revive, discard, enqueue_overdue_run,
-        enqueue_run_that_cannot_start, pause, enqueue_asking_run, answer, enqueue_summing_run, limit_group, fill_group,
-        call_outside,
-        schedule, pause_schedule, unschedule, schedule_elsewhere, roll, drain, doctor,
+        *user.ACTIONS, user.fill_group, enter_namespace, cancel, cancel_tree, revive, discard, enqueue_overdue_run,
+        enqueue_run_that_cannot_start, pause, schedule_elsewhere, roll, drain, doctor,
     )
 }  # fmt: skip
 # The others happen only on request.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from tests.faults.lab.triggers import HIT
 from tests.faults.records import archive as records
 from tests.faults.records.archive import Record
 
 DOC = records.ROOT / "docs" / "faults.md"
 BEGIN, END = "<!-- counts: written by scripts/faults report -->", "<!-- end of counts -->"
+SCRIPTS = tuple(script.name for script in HIT)
 WAYS = {"cut": "lost replies", "late": "late requests"}
 
 # The former name of a script in older records -> its present name. The records themselves are never edited.
@@ -36,8 +38,11 @@ COLUMNS = (
 )
 
 
-def table(kept: Iterable[Record]) -> str:
-    """Return one row for each campaign with the sums of its records. Failed records count, and are listed below the table."""
+def table(kept: Iterable[Record], scripts: Collection[str] = SCRIPTS) -> str:
+    """Return one row for each campaign with the sums of its records. Failed records count, and are listed below the table.
+
+    `scripts` are the names of those that the campaign `replies` hits.
+    """
     campaigns: dict[str, list[Record]] = defaultdict(list)
     for record in kept:
         campaigns[record.campaign].append(record)
@@ -48,26 +53,26 @@ def table(kept: Iterable[Record]) -> str:
     for name, found in sorted(campaigns.items()):
         if windows := [record.counts["window_seconds"] for record in found if "window_seconds" in record.counts]:
             lines.append(f"- {name}: lost writes had been acknowledged for at most {max(windows):.2f} s.")
-    lines += _least_hit(campaigns.get("replies", []))
+    lines += _least_hit(campaigns.get("replies", []), scripts)
     failed = [record for found in campaigns.values() for record in found if record.verdict == "failed"]
     lines += ["", "Records that ended with a breach:" if failed else "No record ended with a breach.", ""]
     lines += [f"- {r.campaign}, seed {r.seed}, commit {r.commit}, {r.count} faults" for r in failed]
     return "\n".join(lines).rstrip()
 
 
-def _least_hit(found: Sequence[Record]) -> list[str]:
-    """Return lines with the smallest number of faults that a script had. A sum could hide a script that had no fault."""
+def _least_hit(found: Sequence[Record], scripts: Collection[str]) -> list[str]:
+    """Return a line with the smallest number of faults that a script had. A sum could hide a script that had no fault."""
     hits: Counter[tuple[str, str]] = Counter()
     for record in found:
         for name, count in record.counts.items():
             what, _, way = name.removeprefix("fault ").rpartition(" ")
             if name.startswith("fault ") and way in WAYS:
                 hits[way, RENAMED_SCRIPTS.get(what, what)] += int(count)
-    parts = []
-    for way, words in WAYS.items():
-        if counts := [count for (its, _), count in hits.items() if its == way]:
-            parts.append(f"each of {len(counts)} scripts had at least {min(counts)} {words}")
-    return [f"- replies: {', '.join(parts)}."] if parts else []
+    if not hits:
+        return []
+    least = {way: min(scripts, key=lambda name: hits[way, name]) for way in WAYS}
+    parts = [f"at least {hits[way, name]} {WAYS[way]} (`{name}`)" for way, name in least.items()]
+    return [f"- replies: each of {len(scripts)} scripts had {' and '.join(parts)}."]
 
 
 def _row(cells: Sequence[object]) -> str:

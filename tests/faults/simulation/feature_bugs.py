@@ -273,6 +273,20 @@ GROUPS = (
         "  return true\n",
         seed=7,
     ),
+    Bug(
+        "a woken run does not store when it enters the line",
+        LUA + "shared/groups.lua",
+        "  if clock - counters.score % PRIORITY_STEP > OLDER_MS then redis.call('HSET', run_key(id), 'held', int(clock)) end\n",
+        "",
+        seed=75,
+    ),
+    Bug(
+        "a limited kind gets a run without a group",
+        LUA + "runs/enqueue.lua",
+        "if string.find(limited, ' ' .. kind .. ' ', 1, true) then answers[i] = { 'ungrouped', id } end",
+        "",
+        seed=7,
+    ),
 )
 
 RATES = (

@@ -71,7 +71,7 @@ local seen = {}
 for i = 1, #ARGV do
   local run = redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'status', 'token', 'counters', 'result', 'error', 'cancel')
   local group
-  run[8], run[9], group = unpack(redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'wait', 'spend', 'group'))
+  run[8], run[9], run[12], group = unpack(redis.call('HMGET', KEYS[1] .. ':run:' .. ARGV[i], 'wait', 'spend', 'held', 'group'))
   run[10] = group and redis.call('SISMEMBER', KEYS[1] .. ':admitted:' .. group, ARGV[i]) or 0
   run[11] = group and redis.call('ZSCORE', KEYS[1] .. ':line:' .. group, ARGV[i]) or ''
   run[7] = redis.call('HGET', KEYS[1] .. ':ckpt:' .. ARGV[i], 'head')

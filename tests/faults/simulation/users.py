@@ -180,12 +180,21 @@ class Users:
     # -- others
 
     async def _limit(self) -> None:
-        """Change the limit of the groups while runs are admitted. The last limit admits runs."""
+        """Change the limit of the groups while runs are admitted, and try to enqueue without a group.
+
+        The last limit admits runs.
+        """
         client = self._client()
         while not self._environment.network_faults.calm:
             await asyncio.sleep(self._dice.random() * 2)
             with contextlib.suppress(CoordinatorError):
                 await client.set_limit("grouped", at_once=self._dice.choice([1, 2, 3]))
+            if self._dice.random() < 0.3:
+                with contextlib.suppress(
+                    CoordinatorError
+                ):  # It is refused, unless the server does not know the limit yet.
+                    handle = await client.enqueue("grouped", {"turns": 2, "trouble": 0.0})
+                    self.acknowledged[handle.id] = 2
 
     async def _operate(self) -> None:
         """Cancel and revive runs at any time, mostly runs that can be revived."""

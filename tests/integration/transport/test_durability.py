@@ -17,12 +17,14 @@ import pytest
 from coordinator import AsyncClient, Client, Status
 from coordinator.errors import NotConfigured, Unconfirmed
 from coordinator.model.address import address
+from coordinator.model.policies.schedule import rules_for, run_id
 from coordinator.model.run_id import RunIds
 from coordinator.store import server_checks as checks
 from coordinator.store.keys import Keys, Tag
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import namespace as namespace_plans
+from coordinator.store.plans import schedules as schedule_plans
 from coordinator.store.plans import workers as worker_plans
 from coordinator.store.script import Call, read
 from coordinator.store.scripts import SCRIPTS
@@ -165,6 +167,25 @@ def test_ending_is_repeated_until_a_replica_has_it(pair: Pair, wire: Wire, names
     assert drive(wire, attempt_plans.complete(keys, ONE, run.token, b""), timeout=PATIENT) == "ok"
     back.join()
     assert pair.replica.admin.hget(keys.run(ONE), "status") == b"completed"
+
+
+def test_run_of_a_schedule_is_fired_only_when_a_replica_has_it(pair: Pair, wire: Wire, namespace: str) -> None:
+    """A coordinator on a master that was cut off and replaced must not believe that it has fired a run."""
+    space = create_namespace(wire, namespace)
+    keys, hour = space.keys(0), 3_600_000
+    new = schedule_plans.NewSchedule("s", rules_for("0 * * * *").packed(), "skip", "default:k@0", b"")
+    assert drive(wire, schedule_plans.replace(keys, "b", new, "g"), timeout=PATIENT) == "ok"
+    at = int(time.time() * 1000) // hour * hour
+    first = schedule_plans.Fire("s", "g", "", "", str(at), str(at), "0", "")
+    assert drive(wire, schedule_plans.fire(keys, [first], grace=1), timeout=PATIENT) == [("moved", "")]
+    id = run_id("s", at, 0)
+    fire = schedule_plans.Fire("s", "g", str(at), str(at), str(at + hour), str(at + hour), "0", id)
+    pair.replica.pause()
+    with pytest.raises(Unconfirmed):
+        drive(wire, schedule_plans.fire(keys, [fire], grace=1))
+    pair.replica.resume()
+    assert drive(wire, schedule_plans.fire(keys, [fire], grace=1), timeout=PATIENT) == [("fired", id)]
+    assert pair.replica.admin.hget(keys.run(id), "status") == b"queued"
 
 
 def test_namespace_without_replication_does_not_wait_for_replicas(start_server: StartServer, namespace: str) -> None:

@@ -18,6 +18,7 @@ from tests.servers import Server
 from tests.waiting import eventually, wait_until
 from workers import AsyncRun, Registry, Stopped
 from workers.process.claiming.slots import SlotTable
+from workers.process.worker import Worker
 
 runs = Registry()
 
@@ -119,6 +120,51 @@ async def test_waiting_claim_takes_no_suspect(server: Server, namespace: str) ->
             wait_until(lambda: number() != before, "the claim was carried out")
         assert here.status(run) == "queued"
         await here.until(run, "completed")
+
+
+def claims_of(here: Bench, worker: Worker) -> int:
+    """Return the number of the last claim that the server has carried out for a worker."""
+    key = here.namespace.keys(0).worker(worker._membership.leases[0].worker)
+    return int(here.admin.hget(key, "claim"))
+
+
+async def test_claim_waits_again_as_soon_as_a_very_short_run_has_ended(server: Server, namespace: str) -> None:
+    """Check that no other claim comes between: it would delay the start of the next run."""
+    async with bench(server.url, namespace) as here:
+        worker, _ = here.worker(runs)
+        await idle(here)
+        before = claims_of(here, worker)
+        for _ in range(5):
+            await here.until(await here.enqueue("double"), "completed")
+            await idle(here)
+        assert claims_of(here, worker) == before + 5
+
+
+async def test_waiting_claim_that_leaves_runs_is_followed_by_claims_of_many(server: Server, namespace: str) -> None:
+    async with bench(server.url, namespace) as here:
+        worker, _ = here.worker(runs)
+        await idle(here)
+        before = claims_of(here, worker)
+        with Client(server.url, namespace) as client:  # The event loop is blocked meanwhile.
+            handles = client.enqueue_many([("double", {"number": n}) for n in range(40)])
+            wait_until(lambda: handles[0].view().status is Status.RUNNING, "the server has given the first one away")
+        for handle in handles:
+            await here.until(handle.id, "completed")
+        assert claims_of(here, worker) - before < 30
+
+
+async def test_outcome_that_is_late_does_not_delay_the_next_run(server: Server, namespace: str) -> None:
+    with contextlib.closing(Proxy(server.port)) as proxy:
+        async with bench(server.url, namespace) as here:
+            here.worker(runs, url=proxy.url)
+            await idle(here)
+            late = proxy.delay_next_request(HANG / 4, naming(scripts.COMPLETE.sha.encode()))
+            first = await here.enqueue("double")
+            await eventually(late.happened.is_set, "the completion is on its way")
+            second = await here.enqueue("double")
+            await here.until(second, "completed")
+            assert here.status(first) == "running"
+            await here.until(first, "completed")
 
 
 async def test_waiting_claim_resends_a_script_that_the_server_has_lost(

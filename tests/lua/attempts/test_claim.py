@@ -45,10 +45,32 @@ def test_claim_returns_what_an_attempt_needs_to_start(store: Store) -> None:
     id = store.enqueue(spec=b"\x00spec")
     store.later(7)
     run = store.take()
-    assert run == Claimed(id, f"{NOW + 7}-1-w1", ROUTES[0], b"\x00spec", "", store.run(id)["counters"], "", None, False)
+    assert run == Claimed(
+        id, f"{NOW + 7}-1-w1", ROUTES[0], b"\x00spec", "", store.run(id)["counters"], "", None, False, last=True
+    )
     fields = store.run(id)
     assert (fields["status"], fields["token"], fields["started"]) == ("running", run.token, str(NOW + 7))
     assert store.places(id) == ["owned:w1"]
+
+
+def test_claim_says_whether_other_runs_wait(store: Store) -> None:
+    store.enqueue()
+    store.enqueue(route="default:other@0")
+    store.join()
+    (run,) = store.claim(want=1)[1]
+    assert run.last, "the other run waits on a route that the claim does not name"
+    for _ in range(3):
+        store.enqueue()
+    assert [run.last for run in store.claim(want=2)[1]] == [False, False]
+    assert [run.last for run in store.claim(want=2)[1]] == [True]
+
+
+def test_run_is_not_the_last_while_a_suspect_waits(store: Store) -> None:
+    store.enqueue()
+    suspect(store)
+    store.join()
+    (run,) = store.claim(want=1, alone=False)[1]
+    assert not run.last
 
 
 def test_attempts_count_from_one_and_the_epoch_is_the_servers_time(store: Store) -> None:

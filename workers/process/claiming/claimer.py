@@ -5,7 +5,9 @@ While the process has free slots, a claimer asks the server for runs. If no run 
 An idle process saves a round trip: it sends the wait for the bell and its next claim together. The server carries out the claim as
 soon as the bell rings. Such a waiting claim asks for one run only. If the machine is lost and the server does not notice, the
 waiting claim still takes a run, which then has to wait for the end of the lease and gets a strike. A waiting claim therefore never
-takes a suspect: after a bell has ended a waiting claim, another claim that does not wait asks for suspects.
+takes a suspect: after a bell has ended a waiting claim, another claim that does not wait asks for suspects. That other claim is
+left out if the waiting claim took the last run that waited, and the handler of this run has ended immediately: then nothing is left
+to ask for, and the next waiting claim should be at the server before the next run is.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ INBOX_ROUND = 30.0  # seconds of the longest wait for a message; heartbeats brin
 SILENT_ROUNDS = 5  # waits without a bell after which a claim does not wait, in case a bell was lost
 CLAIM_SECONDS = 5.0  # the longest wait for the answer to a claim
 MOST = 200  # the largest number of runs in one claim
+TURNS_OF_A_SHORT_HANDLER = 4  # turns of the event loop within which the handler of a very short run ends
 LEFT_SECONDS = 0.1  # an outdated worker that left runs to newer workers asks again after this time
 
 
@@ -92,6 +95,7 @@ class Claimer:
         self.asking: asyncio.Task[tuple[str, list[worker_plans.Claimed]]] | None = None
         self.draining = False
         self._waits = False  # the claim that is under way waits at the server
+        self._took_last = False  # the last claim has left no run on the worker's routes
         self._silent_rounds = 0  # waiting claims in a row for which no bell rang
         self._ringing: asyncio.Task[Any] | None = None
 
@@ -112,6 +116,9 @@ class Claimer:
                     # claims more: a suspect among them must not share a crash with other runs.
                     self._host.compare(self._lease())
                 failing = False
+                if waiting and self._took_last and await self._have_handlers_ended():
+                    waiting = self._can_wait_there(recording=True)
+                    continue
                 again = not waiting or 0 < self._silent_rounds < SILENT_ROUNDS
                 waited, waiting = waiting, again and taken == 0 and self._can_wait_there()
                 if taken == 0 and not waited and not waiting:
@@ -130,14 +137,26 @@ class Claimer:
                 waiting = False
                 await self._clock.asleep(0.5)
 
-    def _can_wait_there(self) -> bool:
+    def _can_wait_there(self, *, recording: bool = False) -> bool:
         """Return True if the next claim may wait at the server.
 
         This is allowed only while the process holds no run: when a process becomes empty, it must claim again at once, to take
         suspects. It is also allowed only in a namespace in which claims do not wait for replicas.
+
+        Args:
+            recording: Allow it also while the process only records outcomes. The caller knows that no suspect waits.
         """
-        idle = not self._slots.held and self._ringing is None and bool(self._host.routes())
+        held = self._slots.running if recording else self._slots.held
+        idle = not held and self._ringing is None and bool(self._host.routes())
         return self._may_wait_there and idle and not self._host.outdated and not self._lease().keys.at.replicas
+
+    async def _have_handlers_ended(self) -> bool:
+        """Return True if all handlers of the process end within a few turns of the event loop."""
+        for _ in range(TURNS_OF_A_SHORT_HANDLER):
+            if not self._slots.running:
+                return True
+            await self._clock.asleep(0)
+        return False
 
     async def _claim(self, *, probing: bool, waiting: bool) -> int:
         """Send one claim, and start the runs that its answer brings.
@@ -196,11 +215,12 @@ class Claimer:
         try:
             if waiting:
                 self._waits = True
-                rung, (answer, runs) = await self._bell.ask(self._bells(lease, routes), ROUND, plan)
+                rung, (answer, runs) = await self._bell.ask(self._bells(lease, routes, suspects=True), ROUND, plan)
                 self._silent_rounds = 0 if rung else self._silent_rounds + 1
             else:
                 self._silent_rounds = 0
                 answer, runs = await drive_async(self._wire, plan, timeout=CLAIM_SECONDS)
+            self._took_last = bool(runs) and runs[0].last
             self._host.take(lease, runs)
             return answer, runs
         finally:
@@ -215,7 +235,8 @@ class Claimer:
         The wait ends when the process becomes empty, because only an empty process may take suspects.
         """
         if self._ringing is None:
-            bells = self._bells(self._lease(), self._host.routes())
+            # Only an empty process may take suspects. Another process would take a token for which an empty one waits.
+            bells = self._bells(self._lease(), self._host.routes(), suspects=not self._slots.held)
             wait = self._bell.wait(bells, ROUND) if bells else self._clock.asleep(1.0)
             self._ringing = asyncio.get_running_loop().create_task(wait)
         # The wait is not cancelled when the process becomes empty: a token of the bell that is on its way would be lost.
@@ -231,10 +252,9 @@ class Claimer:
             rung, self._ringing = self._ringing, None
             rung.result()
 
-    def _bells(self, lease: Lease, routes: Sequence[str]) -> list[str]:
+    def _bells(self, lease: Lease, routes: Sequence[str], *, suspects: bool) -> list[str]:
         bells = [lease.keys.bell(route) for route in routes]
-        # Only an empty process may take suspects. Another process would take a token from the bell for which an empty one waits.
-        if not self._slots.held:
+        if suspects:
             bells += [lease.keys.suspect_bell(route) for route in routes]
         return bells
 

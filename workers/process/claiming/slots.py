@@ -44,8 +44,12 @@ class SlotTable:
         """The number of slots that a claim may reserve now."""
         if self.alone or self._exclusive:
             return 0
-        running = self.held - self._recording
-        return max(0, min(self.size - running, 2 * self.size - self.held) - self._reserved)
+        return max(0, min(self.size - self.running, 2 * self.size - self.held) - self._reserved)
+
+    @property
+    def running(self) -> int:
+        """The number of held runs whose handler has not ended."""
+        return self.held - self._recording
 
     @property
     def claiming(self) -> bool:

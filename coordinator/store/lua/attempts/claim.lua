@@ -20,7 +20,7 @@
 -- Uses: time, run, queue, checkpoint, pace
 -- Moves: queued -> running
 -- Answers: ok, suspect, left, old, expired, gone
---   ok, suspect: with the runs, see answer_run
+--   ok, suspect: with the runs, see answer_run, and 1 if other runs wait on the routes
 --   left: all runs that wait are reserved for workers with newer code
 --   old: the worker has made a later claim, or does not wait for this one any more
 --   expired: the lease of the worker has expired
@@ -75,6 +75,22 @@ local function answer_run(id, token, route, counters, cause, prev, spent, killed
   return { id, token, route, spec, cause or '', counters, prev or '', spent or '', killed or '', checkpoint }
 end
 
+-- Ring the bells of the routes on which runs wait, and return 1 if there are any, and 0 otherwise.
+local function ring_for_others(routes)
+  local others = 0
+  for r = 1, #routes do
+    if redis.call('EXISTS', ready_key(routes[r])) == 1 then
+      ring(bell_key(routes[r]))
+      others = 1
+    end
+    if redis.call('EXISTS', suspect_key(routes[r])) == 1 then
+      ring(suspect_bell_key(routes[r]))
+      others = 1
+    end
+  end
+  return others
+end
+
 if number == last_claim then
   local again = {}
   for _, id in ipairs(redis.call('SMEMBERS', owned_key(worker))) do
@@ -85,7 +101,9 @@ if number == last_claim then
     end
   end
   redis.call('HSET', worker_key(worker), 'claim', number)
-  return { redis.call('HGET', worker_key(worker), 'suspect') == number and 'suspect' or 'ok', again }
+  local named = {}
+  for i = 1, items do named[i] = item(i) end
+  return { redis.call('HGET', worker_key(worker), 'suspect') == number and 'suspect' or 'ok', again, ring_for_others(named) }
 end
 if clock >= tonumber(deadline) then return { 'expired' } end
 
@@ -226,12 +244,7 @@ if #ids > 0 then
   redis.pcall('SADD', live_key(), unpack(ids))
 end
 -- The worker has taken the token of a bell for this claim. If runs are left, the bell must wake the next worker.
-if #ids + aside > 0 then
-  for r = 1, #routes do
-    if redis.call('EXISTS', ready_key(routes[r])) == 1 then ring(bell_key(routes[r])) end
-    if redis.call('EXISTS', suspect_key(routes[r])) == 1 then ring(suspect_bell_key(routes[r])) end
-  end
-end
+local others = #ids + aside > 0 and ring_for_others(routes) or 0
 for bell in pairs(bells_of_left) do ring(bell) end
 if #taken + aside == 0 and left > 0 then answer = 'left' end
-return { answer, taken }
+return { answer, taken, others }

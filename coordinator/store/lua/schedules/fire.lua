@@ -21,7 +21,6 @@
 --   id: id of the run
 -- Uses: time, run, queue, checkpoint, spend, children, output, pace, groups, endings, unreported, cancel, schedule
 -- Moves: none -> queued, queued -> cancelled, delayed -> cancelled, waiting -> cancelled
--- Unconfirmed: a fire time that is lost in a failover is fired again, with the same run
 -- Answers: fired, skipped, moved, early, changed, bad, unreadable
 --   skipped: no run was created, because the run of the previous fire time has not ended
 --   moved: the schedule moved to its next fire time without creating a run

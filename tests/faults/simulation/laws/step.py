@@ -33,7 +33,10 @@ class Seen:
     wait: str = ""
     spend: str = field(default="", compare=False)
     admitted: bool = field(default=False, compare=False)  # it has a place in its group
-    in_line: bool = field(default=False, compare=False)  # it waits for a place
+    line_score: int | None = field(
+        default=None, compare=False
+    )  # its score in the line for a place; None: it is in no line
+    held: int = field(default=0, compare=False)  # when it last entered the line with an older score
 
     @classmethod
     def of(cls, row: list[Any]) -> Seen | None:
@@ -52,8 +55,14 @@ class Seen:
             texts[3],
             texts[4],
             bool(row[9]),
-            bool(row[10]),
+            int(float(row[10])) if row[10] else None,
+            int(row[11] or 0),
         )
+
+    @property
+    def in_line(self) -> bool:
+        """Whether the run waits for a place in its group."""
+        return self.line_score is not None
 
     @property
     def requests(self) -> int:
