@@ -152,6 +152,7 @@ BUCKET: Final = (
     "pause",  # the length of this back-off, in ms
     "ticket",  # the cost of all requests that waited since the line was last empty
     "settled",  # 1 if a call has cost less than it had reserved: then waiting calls ask again earlier
+    "checked",  # when workers were last asked whether their calls are still open
     "front",  # the ticket that the first request of the line has if no request left the line before it
     "late",  # requests with a lower ticket may have been told a time that is too late
 )

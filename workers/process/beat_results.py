@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.transport.wire import AsyncWire, drive_async
@@ -20,6 +20,18 @@ from workers.process.tasks import TaskSet
 logger = logging.getLogger(__name__)
 
 
+class CallLimits(Protocol):
+    """The methods for messages about calls that wait for a limit or are under way."""
+
+    def hint(self, number: int) -> None:
+        """Make the call with this number ask the server immediately, because it may get a place."""
+        ...
+
+    def check(self, partition: int, number: int, name: str) -> None:
+        """End a call again if it has ended in this process, because the server may have lost the end."""
+        ...
+
+
 class BeatResults:
     """Handle the results of heartbeats and the messages of the inbox.
 
@@ -32,7 +44,7 @@ class BeatResults:
         membership: The leases.
         shutdown: The shutdown of the worker, which is requested when an operator asks the worker to drain.
         tasks: Holds background tasks.
-        hint_limit: Makes a call that waits for a limit ask the server immediately. Its argument is the number of the request.
+        limits: The calls of this process that wait for a limit or are under way; None if there are none.
     """
 
     def __init__(
@@ -43,10 +55,10 @@ class BeatResults:
         membership: Membership,
         shutdown: Shutdown,
         tasks: TaskSet,
-        hint_limit: Callable[[int], None] = lambda number: None,
+        limits: CallLimits | None = None,
     ) -> None:
         self._wire, self._table, self._stops = wire, table, stops
-        self._membership, self._shutdown, self._tasks, self._hint_limit = membership, shutdown, tasks, hint_limit
+        self._membership, self._shutdown, self._tasks, self._limits = membership, shutdown, tasks, limits
 
     def handle(self, result: BeatResult) -> None:
         """Carry out the requests in the server's answer to a heartbeat. If the server no longer knows the worker, join again."""
@@ -71,16 +83,20 @@ class BeatResults:
         self._tasks.spawn(self._send_notes(lease))
         self._tasks.spawn(self._send_spends(lease))
 
-    def receive(self, message: str) -> None:
-        """Carry out the request in a message of the inbox. Heartbeats bring the same requests, but later."""
+    def receive(self, partition: int, message: str) -> None:
+        """Carry out the request in a message of the inbox of a partition. Heartbeats bring most requests, too, but later."""
         what, _, id = message.partition(" ")
         if what == "cancel":
             self._stops.cancel(id)
         elif what == "signal":
             if (attempt := self._table.by_id(id)) is not None:
                 attempt.hint()
-        elif what == "limit" and id.isdecimal():
-            self._hint_limit(int(id))
+        elif what == "limit" and id.isdecimal() and self._limits is not None:
+            self._limits.hint(int(id))
+        elif what == "call" and self._limits is not None:
+            number, _, name = id.partition(" ")
+            if number.isdecimal():
+                self._limits.check(partition, int(number), name)
         elif what == "drain":
             self._drain()
 

@@ -263,7 +263,7 @@ class Worker:
              describe_budgets({kind: handler.budget for kind, handler in handlers.items()})),
             clock, heartbeat, stops, shutdown, tasks, self._announce,
         )  # fmt: skip
-        self._results = results = BeatResults(wire, table, stops, membership, shutdown, tasks, limits.hint)
+        self._results = results = BeatResults(wire, table, stops, membership, shutdown, tasks, limits)
         self._drain = Drain(options.grace, clock, table, stops, endings, membership, shutdown, tasks, limits.settle)
         self._intake = Intake(
             wire, options, self.registry, clock, self._slots, health, membership, heartbeat, results, runner, tasks

@@ -2232,6 +2232,28 @@ MUTANTS = [
         "-- Unconfirmed: none\n-- Answers: fired,",
         "tests/integration/transport/test_durability.py::test_run_of_a_schedule_is_fired_only_when_a_replica_has_it",
     ),
+    # -- calls whose end the server has lost
+    Mutant(
+        "a call whose end was lost keeps its place",
+        LUA + "rates/acquire.lua",
+        "      if turn and (full or rank > 0) then check_calls(name) end\n",
+        "",
+        "tests/integration/worker/test_worker_limits.py::test_call_whose_end_the_server_has_lost_frees_its_place",
+    ),
+    Mutant(
+        "a call that is still open is ended",
+        "workers/attempt/waits/limits.py",
+        "if number not in self._open and lease",
+        "if lease",
+        "tests/integration/worker/test_worker_limits.py::test_call_whose_end_the_server_has_lost_frees_its_place",
+    ),
+    Mutant(
+        "workers are asked about their calls again and again",
+        LUA + "rates/acquire.lua",
+        "  if math.abs(clock - last) < LATER_LOOK_MS then return end\n",
+        "",
+        "tests/lua/rates/test_rates.py::test_workers_are_asked_seldom_whether_their_calls_are_open",
+    ),
     # -- the next claim after a very short run
     Mutant(
         "a claim does not say that a suspect waits",

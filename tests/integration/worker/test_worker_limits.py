@@ -265,6 +265,44 @@ async def test_place_of_an_abandoned_worker_is_free_and_its_run_gets_one_again(
     assert await bench.outcome(id) == "completed"
 
 
+async def test_call_whose_end_the_server_has_lost_frees_its_place(bench: Bench, client: AsyncClient) -> None:
+    """Put an ended call back, as in a failover that loses the last writes. The call that is still open keeps its place."""
+    outside = Outside()
+    await client.set_rate("api", at_once=2)
+    worker, _ = bench.worker(callers(outside))
+    outside.answer.set()
+    assert await bench.outcome(await bench.enqueue("async")) == "completed"
+    await until(bench, 0, 0)
+    outside.answer.clear()
+    await bench.enqueue("async")
+    await until(bench, 1, 0)
+    partition = partition_for("api", 2)
+    lost = f"{worker._membership.leases[partition].worker}-1"
+    holders = bench.namespace.keys(partition).holders("api")
+    bench.admin.zadd(holders, {lost: 1})
+    await bench.enqueue("async")
+    await eventually(lambda: outside.inside == 2, "the waiting call has the place")
+    assert counts(bench) == (2, 0)
+    assert bench.admin.zscore(holders, lost) is None
+    outside.answer.set()
+    await until(bench, 0, 0)
+
+
+async def test_turn_whose_end_the_server_has_lost_leaves_the_line(bench: Bench, client: AsyncClient) -> None:
+    outside = Outside()
+    await client.set_rate("api", at_once=1)
+    worker, _ = bench.worker(callers(outside))
+    outside.answer.set()
+    assert await bench.outcome(await bench.enqueue("async")) == "completed"
+    await until(bench, 0, 0)
+    partition = partition_for("api", 2)
+    bench.admin.zadd(
+        bench.namespace.keys(partition).turns("api"), {f"{worker._membership.leases[partition].worker}-1": 0}
+    )
+    assert await bench.outcome(await bench.enqueue("async")) == "completed"
+    await until(bench, 0, 0)
+
+
 # -- calls that may start earlier than they were told
 
 

@@ -54,7 +54,8 @@ class Line:
         for worker in {worker for worker, _ in self.asks}:
             inbox = self.store.keys.inbox(worker)
             for hint in self.store.client.lrange(inbox, 0, -1):
-                if (call := (worker, int(hint.decode().removeprefix("limit ")))) in self.asks:
+                what, number, *_ = hint.decode().split()
+                if what == "limit" and (call := (worker, int(number))) in self.asks:
                     self.asks[call] = self.store.now
             self.store.client.delete(inbox)
 

@@ -53,12 +53,27 @@ class ServerLimits:
     metrics: WorkerMetrics | None = None
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _waiting: dict[int, OpenCall] = field(default_factory=dict)
+    _open: set[int] = field(default_factory=set)  # the numbers of all requests whose end the server has not answered
     _sending: set[asyncio.Task[None]] = field(default_factory=set)
 
     def hint(self, number: int) -> None:
         """Make the call with this number ask the server immediately, because it may get a place."""
         if (call := self._waiting.get(number)) is not None:
             call.hint.set()
+
+    def check(self, partition: int, number: int, name: str) -> None:
+        """End a call again if it has ended here. The server asks this because it may have lost the end, for example in a failover.
+
+        Args:
+            partition: The partition of the limit.
+            number: The number of the request.
+            name: The name of the limit.
+        """
+        lease = self.leases().get(partition)
+        if number not in self._open and lease is not None and partition == self._keys(name).partition:
+            logger.info("limit %s: the server has lost the end of a call; sending it again", name)
+            self._open.add(number)
+            self.finish(OpenCall(name, 0, lease.worker, number), None)
 
     async def acquire(self, attempt: WaitingAttempt, call: OpenCall) -> None:
         """Wait until a call may start. If this method raises or is cancelled, the caller must call `give_back`.
@@ -124,7 +139,9 @@ class ServerLimits:
 
     def _number_again(self, call: OpenCall) -> None:
         self._waiting.pop(call.number, None)
+        self._open.discard(call.number)
         call.number = next(self._numbers)
+        self._open.add(call.number)
         self._waiting[call.number] = call
 
     async def _pause(self, attempt: WaitingAttempt, call: OpenCall, seconds: float) -> None:
@@ -158,11 +175,13 @@ class ServerLimits:
             cost: The tokens that the call has cost; None for the tokens that it reserved.
         """
         if not call.worker:
+            self._open.discard(call.number)
             return
         keys = self._keys(call.name)
-        self._send(
+        task = self._send(
             call, lambda: rate_plans.finish(keys, call.worker, call.name, call.number, cost), tuple(call.sending)
         )
+        task.add_done_callback(lambda _: self._open.discard(call.number))
 
     def give_back(self, call: OpenCall) -> None:
         """Free the place and the tokens that a call has reserved, because the call did not start."""

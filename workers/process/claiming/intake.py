@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -75,7 +76,9 @@ class Intake:
         await joined
         address = self._options.settings.address
         claimer = Claimer(address, self._wire, self._slots, self._clock, partition, self, only=only)
-        inbox = Inbox(address, self._clock, lambda: self.lease(partition), self._results.receive)
+        inbox = Inbox(
+            address, self._clock, lambda: self.lease(partition), functools.partial(self._results.receive, partition)
+        )
         self.claimers.append(claimer)
         # The claimer and the inbox are closed in any case. Otherwise they would take tokens of bells that other workers need.
         async with AsyncExitStack() as stack:

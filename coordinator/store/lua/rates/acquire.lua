@@ -43,6 +43,20 @@ local function free_places(name)
   return redis.call('ZCARD', holders_key(name))
 end
 
+-- Ask the workers of the calls that hold places, and of the first request of the line, whether these are still open. A server that
+-- lost its last writes in a failover or a power cut may have lost their ends, and nothing else would free their places.
+local function check_calls(name)
+  local last = tonumber(redis.call('HGET', bucket_key(name), 'checked')) or 0
+  if math.abs(clock - last) < LATER_LOOK_MS then return end
+  redis.call('HSET', bucket_key(name), 'checked', int(clock))
+  local requests = redis.call('ZRANGE', holders_key(name), 0, BATCH - 1)
+  requests[#requests + 1] = redis.call('ZRANGE', turns_key(name), 0, 0)[1]
+  for _, request in ipairs(requests) do
+    local other = worker_in(request)
+    if is_live(other) then notify(other, 'call ' .. string.match(request, '%d+$') .. ' ' .. name) end
+  end
+end
+
 -- Return the ms until a request may start, and whether it needs a place that is not free. `ahead` and `rank` are the cost and the number
 -- of the requests before it.
 local function time_left(rate, bucket, cost, ahead, rank)
@@ -99,6 +113,7 @@ local function acquire(name, number, cost)
       -- A call that cost less than it had reserved lets the others start earlier than they were told.
       if bucket.settled == '1' then left = math.min(left, math.max(FIRST_LOOK_MS, math.floor(left / 4))) end
       if full then left = math.max(left, rank <= 1 and FIRST_LOOK_MS or LATER_LOOK_MS) end
+      if turn and (full or rank > 0) then check_calls(name) end
       answer = { 'wait', int(math.max(left, 1)), int(rank) }
     end
   end
