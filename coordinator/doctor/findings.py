@@ -94,6 +94,9 @@ _COLLECTION_NAMES = {
 }
 
 
+_FIELD_NAMES = {"b": "spending", "j": "a parent that waits for it", "l": "a group"}
+
+
 def _describe_run(fault: str, detail: str) -> str:
     match fault:
         case "unreadable":
@@ -141,6 +144,14 @@ def _describe_run(fault: str, detail: str) -> str:
             return "has ended, but is still in the set of live runs"
         case "unlisted":
             return f"has ended, but is not in the list of {detail} runs"
+        case "untold":
+            return f"has ended, but its parent {detail} still waits for its ending"
+        case "misspent":
+            what = f"is not valid ({detail[:80]!r})" if detail else "is missing"
+            return f"has spent an amount whose record {what}: its budget does not count all of it"
+        case "unnoted":
+            fields = " and ".join(_FIELD_NAMES[letter] for letter in detail if letter in _FIELD_NAMES)
+            return f"has {fields}, but its hash does not note it: scripts would ignore it"
         case _:
             return f"is damaged: {fault} {detail}"
 
@@ -209,5 +220,8 @@ def _describe_key(finding: Finding) -> str:
             return f"{key} {'are' if plural else 'is'} left over: no run uses {'them' if plural else 'it'}"
         case "endless":
             return f"{key} of an ended run ha{'ve' if plural else 's'} no TTL"
+        case "unnoted":
+            verb, them = ("are", "them") if plural else ("is", "it")
+            return f"{key} {verb} not noted in the hash of the run: scripts would ignore {them}"
         case _:
             return f"{key} of a run that has not ended ha{'ve' if plural else 's'} a TTL and would vanish"

@@ -176,11 +176,15 @@ def expressions() -> dict[str, LuaExpression]:
 # ---- functions: readers and writers of numbers that share a field --------------------------------------------------------
 
 
-def _reader(name: str, numbers: Sequence[str], patterns: Sequence[str], *, zero_if_unreadable: bool = False) -> str:
+def _reader(
+    name: str, numbers: Sequence[str], patterns: Sequence[str], *, zero_if_unreadable: bool = False, most: int = 0
+) -> str:
+    """Return the Lua function that reads numbers from one text. Numbers above `most` are read as `most`, unless it is 0."""
     names = ", ".join(numbers)
     pattern = "'^" + " ".join(f"({one})" for one in patterns) + "$'"
     if zero_if_unreadable:
-        values = ", ".join(f"{one} = tonumber({one}) or 0" for one in numbers)
+        read = f"math.min(tonumber(%s) or 0, {most})" if most else "tonumber(%s) or 0"
+        values = ", ".join(f"{one} = {read % one}" for one in numbers)
         return f"local function {name}(text)\n  local {names} = string.match(text or '', {pattern})\n  return {{ {values} }}\nend"
     values = ", ".join(f"{one} = tonumber({one})" for one in numbers)
     return (
@@ -208,7 +212,9 @@ FUNCTIONS = "\n".join(
         _writer("write_head", formats.HEAD),
         _reader("read_spent", formats.SPENT, _numbers(len(formats.SPENT)), zero_if_unreadable=True),
         _writer("write_spent", formats.SPENT),
-        _reader("read_spend", formats.SPEND, _numbers(len(formats.SPEND)), zero_if_unreadable=True),
+        _reader(
+            "read_spend", formats.SPEND, _numbers(len(formats.SPEND)), zero_if_unreadable=True, most=limits.FAR_FUTURE
+        ),
         _writer("write_spend", formats.SPEND),
         _writer("write_attempt", formats.ATTEMPT),
         _reader("read_output", formats.OUTPUT, _numbers(len(formats.OUTPUT)), zero_if_unreadable=True),

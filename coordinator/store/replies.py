@@ -7,8 +7,8 @@ from typing import Any
 
 
 def text(value: Any) -> str:
-    """Return a part of a reply as text. Bytes are decoded as UTF-8."""
-    return value.decode() if isinstance(value, bytes) else str(value)
+    """Return a part of a reply as text. Bytes are decoded as UTF-8; bytes of a damaged key that are not text are replaced."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def word(reply: Any) -> str:

@@ -835,6 +835,18 @@ def test_damaged_run_hides_no_other_run_in_a_list(client, shop, how):
             assert sound <= set(client._do(list_operations.list_ids, walk))
 
 
+def test_entries_of_damaged_queues_stop_no_status_and_no_list(client, shop):
+    """An entry may be any bytes, also bytes that are no text."""
+    client.set_limit("plain", at_once=1, group="g")
+    ids = [client.enqueue("work").id, *(client.enqueue("plain", group="g").id for _ in range(2))]
+    for keys in shop.space.everywhere():
+        for key in (keys.ready("default:work@0"), keys.ready("default:plain@0"), keys.line("plain:g"), keys.delayed()):
+            shop.wire.ask([read(keys.at, "ZADD", key, 0, b"\xc1")])
+    assert client.status().counts[Status.QUEUED] >= 3
+    assert set(ids) <= {view.id for view in client.list(Status.QUEUED)}
+    assert client.list(Status.DELAYED) == []
+
+
 @pytest.mark.parametrize(("how", "said"), [("spec", "its inputs are damaged"), ("head", "its checkpoint is damaged")])
 def test_run_with_a_damaged_part_is_shown_without_that_part(client, shop, how, said):
     """The reason of its death and its ending are stored apart from the damaged part."""

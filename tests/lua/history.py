@@ -13,7 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 from coordinator.encoding.codec import decode
 from coordinator.model.limits import FAR_FUTURE, OUTPUT_BYTES
-from coordinator.store.formats import OUTPUT
+from coordinator.model.policies.budget import NOTHING, Amount, Budget, sum_spend
+from coordinator.model.run import Counters
+from coordinator.model.run_id import child_id
+from coordinator.store.formats import OUTPUT, SPEND
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
@@ -25,7 +28,7 @@ from coordinator.store.plans.attempts import Delta
 from coordinator.store.plans.clients import NewRun
 from coordinator.store.plans.workers import Claimed, HeartbeatReply, WorkerRecord
 from coordinator.store.replies import pairs, word
-from tests.lua.model import ENDED, SIGNAL_COUNT, Model, ModelRun, Save
+from tests.lua.model import ENDED, SIGNAL_COUNT, Joined, Model, ModelRun, Save
 from tests.lua.outputs import Reader, Said
 from tests.lua.store import HEAD, LEASE, ROUTES, Store
 
@@ -39,6 +42,8 @@ KEYS = [None, None, ("a", "d1", "-"), ("a", "d1", "0"), ("a", "d2", "-"), ("b", 
 
 
 TOPICS = ("a", "b")
+BUDGET = Budget(requests=9)  # of each run, with its children
+MOST_AT_ONCE = 3  # requests that a handler makes before it looks at its budget again
 
 
 class Choose(Protocol):
@@ -67,6 +72,14 @@ class Owner:
     emitted_before: int = 0  # the number of the last event that the checkpoint covered when the process claimed the run
     said: list[int] = field(default_factory=list)  # the values of the events that it emitted
     stored: int = 0  # the number of the last event that the server acknowledged, or that was dropped
+    spent: Amount = NOTHING  # the total of this attempt
+    settled: Amount = NOTHING  # what earlier attempts and children had spent, when the server last answered it
+    orders: int = 0  # the number of announcements
+    bases: list[str] = field(default_factory=list)  # the announced steps
+
+    @property
+    def life(self) -> int:
+        return Counters.parse(self.run.counters).life
 
     @property
     def position(self) -> int:
@@ -97,6 +110,9 @@ class History:
         self.signals: dict[tuple[str, str], list[bytes]] = {}  # run and topic -> payloads, in the order of sending
         self.said: dict[int, int] = {}  # the value of each event that was ever emitted -> the epoch of the attempt
         self.readers: dict[str, list[Reader]] = {}
+        self.accepted: dict[
+            tuple[str, str], int
+        ] = {}  # run and token -> the largest number of requests that was accepted
         self.began = time.monotonic()
         self.answers: list[str] = []
 
@@ -177,6 +193,9 @@ class History:
                 (self.note, 1),
                 (self.receive, 6),
                 (self.emit, 8),
+                (self.spend, 4),
+                (self.announce, 2),
+                (self.spawn, 2),
             )
 
     def end_an_attempt(self, choose: Choose) -> None:
@@ -199,6 +218,21 @@ class History:
         if self.owners:
             calls += [(self.emit, 8), (self.save, 5), (self.release, 2), (self.suspend, 2), (self.retry, 1)]
             calls += [(self.complete, 1), (self.abandon, 2)]
+        self.one_of(choose, *calls)
+
+    def spend_and_join(self, choose: Choose) -> None:
+        """Make a call that concerns children and spending, so that many histories have parents whose children spend."""
+        calls = [
+            (self.claim, 12),
+            (self.due, 2),
+            (self.revive, 6),
+            (self.join, 4),
+            (self.enqueue, 8),
+            (self.abandon, 1),
+        ]
+        if self.owners:
+            calls += [(self.spend, 10), (self.announce, 3), (self.spawn, 10), (self.end_a_child, 8), (self.complete, 1)]
+            calls += [(self.fail, 1), (self.release, 1), (self.retry, 1)]
         self.one_of(choose, *calls)
 
     def call_as_coordinator(self, choose: Choose) -> None:
@@ -434,6 +468,9 @@ class History:
             received, emitted = read_more(fields.get("more", b""))
             owner.received |= received
             owner.emitted_before = owner.stored = emitted
+        owner.settled = sum_spend(run.spend)
+        spend = self.model.runs[run.id].spend
+        assert owner.settled == (spend.total if spend else NOTHING), "an owner does not know what its run has spent"
         life, seq = self.acked.get(run.id, (0, 0))
         assert owner.seq >= seq or life != self.model.runs[run.id].life, "an acknowledged checkpoint was lost"
         self.owners = [known for known in self.owners if (known.run.id, known.run.token) != (run.id, run.token)]
@@ -443,9 +480,13 @@ class History:
 
     def some_owner(self, choose: Choose) -> Owner:
         """Return a process that believes to own a run, in most cases one that really owns it."""
-        true = [owner for owner in self.owners if self.model.runs[owner.run.id].token == owner.run.token]
+        true = [owner for owner in self.owners if self.is_owner(owner)]
         honest = choose([True, True, True, False])
         return choose(true if true and honest else self.owners)
+
+    def is_owner(self, owner: Owner) -> bool:
+        """Return whether a process really owns its run."""
+        return self.model.runs[owner.run.id].token == owner.run.token
 
     def next_save(self, choose: Choose, owner: Owner) -> tuple[Delta, Save]:
         """Return the next save of an owner.
@@ -611,6 +652,59 @@ class History:
             lambda: self.model.note(run.id, run.token, note),
         )
 
+    def spend(self, choose: Choose) -> None:
+        """Let a handler spend something unless its budget is spent, and report the total of its attempt."""
+        requests = choose([0, 1, 1, MOST_AT_ONCE])
+        owner = self.some_owner(choose)
+        run = owner.run
+        if BUDGET.is_spent(owner.settled.plus(owner.spent), NOTHING):
+            return
+        amount = owner.spent = owner.spent.plus(Amount(1000 * requests, 10 * requests, requests))
+
+        def really() -> tuple[str, Amount]:
+            answer = self.store.do(attempt_plans.spend(self.store.keys, run.id, run.token, amount))
+            if answer[0] == "ok":
+                before = self.accepted.get((run.id, run.token), 0)
+                self.accepted[run.id, run.token] = max(before, amount.requests)
+            return answer
+
+        answer, settled = self.make("spend", really, lambda: self.model.spend(run.id, run.token, amount))
+        if answer == "ok":
+            owner.settled = settled
+
+    def announce(self, choose: Choose) -> None:
+        """Announce a step, or one of the last steps again, and in some cases in a call that arrives late."""
+        count, again, late = choose([1, 2, 3]), choose([False, False, True]), choose([False] * 5 + [True])
+        owner = self.some_owner(choose)
+        run = owner.run
+        # The ids of new runs count up, so the base of a step is far from them.
+        new = child_id(self.store.id(), 1000 * int(self.fresh()))
+        base = choose(owner.bases) if again and owner.bases else new
+        owner.orders += 1
+        order = max(1, owner.orders - 2) if late else owner.orders
+        answer, _ = self.make(
+            "join_children",
+            lambda: self.store.join_children(run, base, count, order),
+            lambda: self.model.join_children(run.id, run.token, order, base, count),
+        )
+        if answer == "ok" and base not in owner.bases:
+            owner.bases.append(base)
+
+    def spawn(self, choose: Choose) -> None:
+        """Enqueue a child of an announced step."""
+        parents = [owner for owner in self.owners if owner.bases]
+        present = [owner for owner in parents if self.is_owner(owner)]
+        if not parents or sum(not run.ended for run in self.model.runs.values()) >= 6 or len(self.model.runs) >= 25:
+            return
+        owner = choose(present * 4 + parents)
+        joined = Joined(owner.run.id, owner.life, choose(owner.bases), choose([0, 1, 2]))
+        child = NewRun(child_id(joined.base, joined.number), ROUTES[0], b"spec", parent=" ".join(map(str, joined)))
+        self.make(
+            "enqueue a child",
+            lambda: self.store.ask_enqueue(child),
+            lambda: self.model.enqueue(self.now, child.id, 0, 0, 0, None, None, None, joined=joined),
+        )
+
     def kill(self, choose: Choose) -> None:
         run, why = self.some_owner(choose).run, self.fresh()
         self.make(
@@ -619,8 +713,20 @@ class History:
             lambda: self.model.kill(run.id, run.token, why),
         )
 
-    def complete(self, choose: Choose) -> None:
-        owner = self.some_owner(choose)
+    def end_a_child(self, choose: Choose) -> None:
+        """Complete or fail a child by its owner."""
+        completes = choose([True, True, False])
+        runs = self.model.runs
+        children = [owner for owner in self.owners if runs[owner.run.id].joined and self.is_owner(owner)]
+        if children:
+            owner = choose(children)
+            if completes:
+                self.complete(choose, owner)
+            else:
+                self.fail(choose, owner)
+
+    def complete(self, choose: Choose, owner: Owner | None = None) -> None:
+        owner = owner or self.some_owner(choose)
         run, said = owner.run, self.unsent(owner)
         output = said.wire() if said else b""
         self.make(
@@ -635,8 +741,8 @@ class History:
         delta, save = self.next_save(choose, owner)
         return delta.wire(), save
 
-    def fail(self, choose: Choose) -> None:
-        owner = self.some_owner(choose)
+    def fail(self, choose: Choose, owner: Owner | None = None) -> None:
+        owner = owner or self.some_owner(choose)
         run, (last, save) = owner.run, self.last_save(choose, owner)
         self.make(
             "fail", lambda: self.store.fail(run, last=last), lambda: self.model.fail(self.now, run.id, run.token, save)
@@ -817,6 +923,7 @@ class History:
             assert stored.get(f"effects:{run.id}", {}) == run.effects
             self._assert_signals(run, fields, stored)
             self._assert_output(run, fields, stored)
+            self._assert_children_and_spending(run, fields, stored)
             if run.due is not None:
                 assert stored["delayed"][run.id] == run.due
             self._assert_epochs_and_endings(run.id, fields)
@@ -843,6 +950,7 @@ class History:
         }
         assert stored.get("workers", {}) == there
         assert stored.get("paused", set()) == self.model.paused
+        assert set(stored.get("parting", {})) == {f"{base} {count}" for base, count in self.model.parting}
         assert "aside" not in stored
 
     def _assert_one_place(self, id: str, place: str, stored: dict[str, Any]) -> None:
@@ -873,6 +981,31 @@ class History:
                 assert numbers == list(range(numbers[0], len(sent) + 1)), "a signal was lost"
             if run.wait and topic in run.wait.received:
                 assert not [number for number in numbers if number > run.wait.received[topic]], "a wake-up was lost"
+
+    def _assert_children_and_spending(self, run: ModelRun, fields: dict[str, str], stored: dict[str, Any]) -> None:
+        """Assert that the steps and the spending are the model's.
+
+        And, without the model: everything that an owner has spent counts once for its run, everything that was added to a
+        parent counts once for the parent, and a run without children exceeds its budget only by what it makes at once.
+        """
+        steps = run.steps
+        joins = {base: f"{count} {len(steps.ended[base])}".encode() for base, count in steps.counts.items()}
+        assert stored.get(f"joins:{run.id}", {}) == joins
+        results = stored.get(f"results:{run.id}", {})
+        assert {name: index for name, index in results.items() if "#" in name} == {
+            f"{base}#{order}": str(index).encode()
+            for base, ended in steps.ended.items()
+            for order, index in enumerate(ended, 1)
+        }
+        assert fields.get("spend") == (run.spend.text if run.spend else None)
+        own = sum(requests for (id, _), requests in self.accepted.items() if id == run.id)
+        children = [child.id for child in self.model.runs.values() if child.joined and child.joined.parent == run.id]
+        rolled = sum(spend_numbers(stored, child)["rolled_requests"] for child in children)
+        total = sum_spend(fields.get("spend", "")).requests
+        assert total == own + rolled, "something that was spent does not count once"
+        limit = BUDGET.requests
+        assert limit is not None
+        assert children or total < limit + MOST_AT_ONCE, "a budget was exceeded"
 
     def _assert_output(self, run: ModelRun, fields: dict[str, str], stored: dict[str, Any]) -> None:
         """Assert that a reader that comes now gets the events of the model, and each settled event once and in order.
@@ -932,6 +1065,12 @@ class History:
             assert self.endings.setdefault((id, life), fields["status"]) == fields["status"], "one ending for each life"
         else:
             assert (id, life) not in self.endings, "an ended life does not continue"
+
+
+def spend_numbers(stored: dict[str, Any], id: str) -> dict[str, int]:
+    """Return the numbers of the stored field `spend` of a run; all are 0 if it has none."""
+    text = stored[f"run:{id}"].get("spend", b" ".join([b"0"] * len(SPEND)))
+    return dict(zip(SPEND, map(int, text.split()), strict=True))
 
 
 def parts_of_reply(beat: HeartbeatReply) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:

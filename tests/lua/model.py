@@ -6,10 +6,11 @@ A run is one object and a namespace is a few dicts. The model was written from t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from coordinator.model.limits import FAR_FUTURE
-from coordinator.model.run_id import made_at
+from coordinator.model.limits import FAR_FUTURE, PARTING_GRACE_MS
+from coordinator.model.policies.budget import NOTHING, Amount
+from coordinator.model.run_id import child_id, made_at
 from tests.lua.outputs import ModelOutput, Said
 
 DAY = 86_400_000
@@ -105,6 +106,60 @@ class Box:
 
 
 @dataclass
+class Spend:
+    """What a run has spent.
+
+    Attributes:
+        settled: The amount of earlier attempts and of children that have ended.
+        epoch: The epoch of the last attempt that has spent something.
+        last: The amount of this attempt.
+        rolled: The amount that was added to the parent.
+    """
+
+    settled: Amount = NOTHING
+    epoch: int = 0
+    last: Amount = NOTHING
+    rolled: Amount = NOTHING
+
+    @property
+    def total(self) -> Amount:
+        return self.settled.plus(self.last)
+
+    @property
+    def text(self) -> str:
+        return " ".join(map(str, (*self.settled, self.epoch, *self.last, *self.rolled)))
+
+    def report(self, epoch: int, amount: Amount) -> None:
+        """Store the total of an attempt. The total of the same attempt never falls."""
+        if self.epoch != epoch:
+            self.settled, self.epoch, self.last = self.total, epoch, NOTHING
+        self.last = Amount(*map(max, self.last, amount))
+
+
+@dataclass
+class Steps:
+    """The children that a run waits for: for each step their number, and the indexes of those that have ended, in order."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, list[int]] = field(default_factory=dict)
+    called: tuple[int, str] | None = None  # the order and the token of the last announcement
+    announced: bool = False  # it has announced a step at some time
+    noted: int = 0  # the number of endings when the run was last lost
+
+    def clear(self) -> None:
+        self.counts, self.ended = {}, {}
+
+
+class Joined(NamedTuple):
+    """The place of a child: a step of its parent's life."""
+
+    parent: str
+    life: int
+    base: str
+    number: int
+
+
+@dataclass
 class ModelRun:
     """A run as the model sees it."""
 
@@ -156,6 +211,9 @@ class ModelRun:
     effects: dict[str, bytes] = field(default_factory=dict)  # begun:<name> or done:<name>; they outlive the checkpoint
     reasons: list[str] = field(default_factory=list)  # every reason for the last wake-up; the script names one of them
     output: ModelOutput = field(default_factory=ModelOutput)
+    spend: Spend | None = None
+    joined: Joined | None = None
+    steps: Steps = field(default_factory=Steps)
 
     @property
     def ended(self) -> bool:
@@ -243,6 +301,7 @@ class Model:
         self.hold_until = 0
         self.paused: set[str] = set()
         self.pauses: dict[str, dict[str, bool]] = {}  # the last changes of each name and their answers, oldest first
+        self.parting: set[tuple[str, int]] = set()  # steps that were dropped, with the number of their children
 
     def owned(self, worker: str) -> list[ModelRun]:
         return [run for run in self.runs.values() if run.token and run.owner == worker]
@@ -260,14 +319,17 @@ class Model:
         once: Any,
         retention: int | None,
         size: int = 4,
+        joined: Joined | None = None,
     ) -> tuple[str, str]:
         if id in self.runs:
             return "created", id
+        if joined and not self._is_awaited(joined):
+            return "stale", joined.parent
         if once and once[0] in self.once:
             other, digest = self.once[once[0]]
             return ("created", id) if other == id else ("found" if digest == once[1] else "conflict", other)
         kept, age = 86_400_000 if retention is None else max(retention, 60_000), now - made_at(id)
-        if not -0.4 * kept <= age <= 0.6 * kept:
+        if not joined and not -0.4 * kept <= age <= 0.6 * kept:
             return "untimely", str(now)
         start = now + delay
         run = ModelRun(
@@ -275,10 +337,18 @@ class Model:
         )
         run.due = start if delay else None
         run.expires = None if expires is None else now + expires
+        run.joined = joined
         self.runs[id] = run
         if once:
             self.once[once[0]] = (id, once[1])
         return "created", id
+
+    def _is_awaited(self, joined: Joined) -> bool:
+        """Return whether the parent of a child still waits for it."""
+        parent = self.runs[joined.parent]
+        if parent.ended or parent.life != joined.life:
+            return False
+        return joined.number < parent.steps.counts.get(joined.base, 0)
 
     def cancel(self, now: int, id: str, operation: str, grace: int, life: int | None) -> list[str]:
         run = self.runs[id]
@@ -293,12 +363,16 @@ class Model:
         if run.ended:
             return ["ended", run.status]
         run.operation = operation
+        return [self._cancel(now, run, grace)]
+
+    def _cancel(self, now: int, run: ModelRun, grace: int) -> str:
+        """Cancel a run, or let its owner stop it."""
         if run.status == "running":
             run.cancel = True
             run.force_at = min(run.force_at or now + grace, now + grace)
-            return ["cancelling"]
+            return "cancelling"
         self._finish(now, run, "cancelled")
-        return ["cancelled"]
+        return "cancelled"
 
     def revive(
         self, now: int, id: str, operation: str, life: int | None, from_start: bool, forget: bool | list[str] = False
@@ -326,6 +400,8 @@ class Model:
             self.once[run.once[0]] = (id, run.once[1])
         if from_start or run.checkpoint is None:
             run.checkpoint, run.schema = None, run.asked
+            run.steps.clear()
+        run.steps.called, run.steps.noted = None, 0
         run.output.end = ""
         run.effects = {
             name: value
@@ -623,6 +699,8 @@ class Model:
         self._clear_owner(run)
         if from_start:
             run.checkpoint, run.schema, run.rewoken = None, run.asked, -1
+            self._drop_steps(run)
+            run.steps.clear()
         self._rescore(run, now + delay)
         self._requeue(run, "retry", now + delay)
         return answer
@@ -664,9 +742,10 @@ class Model:
             self._clear_owner(run)
             self._requeue(run, "release", None)
             return answer
-        self._strike(run)
+        news = self._note_new_endings(run)
+        self._strike(run, news=news)
         run.recoveries += 1
-        self._count_loss(run)
+        self._count_loss(run, news=news)
         if self._must_die(run):
             return self._end_as_dead(now, run, "release")
         answer = self._remember_answer(run, "release", "delayed")
@@ -724,6 +803,25 @@ class Model:
         if number > run.extensions:
             run.extensions, run.extended = number, run.extended + ms
         return "ok"
+
+    def spend(self, id: str, token: str, amount: Amount) -> tuple[str, Amount]:
+        run = self.runs[id]
+        if run.token != token:
+            return "fenced", NOTHING
+        run.spend = run.spend or Spend()
+        run.spend.report(run.fence, amount)
+        return "ok", run.spend.settled
+
+    def join_children(self, id: str, token: str, order: int, base: str, count: int) -> tuple[str, int]:
+        run = self.runs[id]
+        steps = run.steps
+        if run.token != token:
+            return "fenced", 0
+        if steps.called and steps.called[1] == token and order < steps.called[0]:
+            return "late", 0
+        steps.called, steps.announced = (order, token), True
+        steps.counts[base] = max(count, steps.counts.get(base, 0))
+        return "ok", len(steps.ended.setdefault(base, []))
 
     def note(self, id: str, token: str, note: bytes) -> str:
         run = self.runs[id]
@@ -810,9 +908,10 @@ class Model:
                 continue
             run.recoveries += 1
             self._reset_after_progress(run)
+            news = self._note_new_endings(run)
             if worker.condemned == "struck":
-                self._strike(run)
-                self._count_loss(run)
+                self._strike(run, news=news)
+                self._count_loss(run, news=news)
             if self._must_die(run):
                 self._finish(now, run, "dead")
                 continue
@@ -831,7 +930,7 @@ class Model:
         ]
         for run in over:
             self._wake(run, ["time"])
-        passed = 0
+        passed = self._part_children(now)
         for run in self.runs.values():
             if not run.ended and run.expires is not None and run.expires <= now:
                 passed += 1
@@ -872,12 +971,61 @@ class Model:
             self._forget(run)
         return len(beyond)
 
+    # -- children and spending
+
+    def _part_children(self, now: int) -> int:
+        """Cancel the open children of the first step that was dropped. Return the number of its children."""
+        if not self.parting:
+            return 0
+        base, count = min(self.parting, key=lambda step: f"{step[0]} {step[1]}")
+        self.parting.remove((base, count))
+        for index in range(count):
+            child = self.runs.get(child_id(base, index))
+            if child and child.joined and not child.ended:
+                self._cancel(now, child, PARTING_GRACE_MS)
+        return count
+
+    def _drop_steps(self, run: ModelRun) -> None:
+        """Let the children of a run go that have not ended."""
+        steps = run.steps
+        self.parting |= {(base, count) for base, count in steps.counts.items() if len(steps.ended[base]) < count}
+
+    def _note_new_endings(self, run: ModelRun) -> bool:
+        """Return whether the number of ended children has changed since the run was last lost."""
+        count, before = sum(map(len, run.steps.ended.values())), run.steps.noted
+        if run.steps.announced:
+            run.steps.noted = count
+        return run.steps.noted != before
+
+    def _report_ending(self, child: ModelRun) -> None:
+        """Add the spending of a child to its parent, and count its ending."""
+        if child.joined is None:
+            return
+        self._add_to_parent(child)
+        parent, base, number = self.runs[child.joined.parent], child.joined.base, child.joined.number
+        if self._is_awaited(child.joined) and number not in parent.steps.ended[base]:
+            parent.steps.ended[base].append(number)
+
+    def _add_to_parent(self, run: ModelRun) -> None:
+        """Add what a run has spent to its parent. If the parent has ended, add it to the parent's parent too, and so on."""
+        while run.joined and run.spend:
+            parent, total = self.runs[run.joined.parent], run.spend.total
+            new = Amount(*(now - before for now, before in zip(total, run.spend.rolled, strict=True)))
+            run.spend.rolled = total
+            parent.spend = parent.spend or Spend()
+            parent.spend.settled = parent.spend.settled.plus(new)
+            if not parent.ended:
+                return
+            run = parent
+
     # -- shared helpers
 
     def _forget(self, run: ModelRun) -> None:
         """Reduce a run to a bare tombstone, which answers clients that repeat their enqueue."""
         run.bare, run.listed, run.checkpoint, run.effects = True, None, None, {}
         run.box.clear()
+        self._drop_steps(run)
+        run.steps.clear()
         run.output.clear()
         run.kill = run.killed = ""
         run.note = b""
@@ -896,17 +1044,20 @@ class Model:
         if run.progress > run.failed:
             run.failures = 0
 
-    def _strike(self, run: ModelRun) -> None:
-        if run.progress > run.struck:
-            run.struck = run.progress
+    def _strike(self, run: ModelRun, *, news: bool = False) -> None:
+        """Count a loss. New endings of children (`news`) count like progress."""
+        if news:
+            run.strikes = run.backoffs = 0
+        if run.progress > run.struck or news:
+            run.struck = max(run.struck, run.progress)
         else:
             run.strikes += 1
 
     def _must_die(self, run: ModelRun) -> bool:
         return run.strikes >= 3 or run.losses >= 100
 
-    def _count_loss(self, run: ModelRun) -> None:
-        run.losses = 0 if run.progress > run.lost_at else run.losses + 1
+    def _count_loss(self, run: ModelRun, *, news: bool = False) -> None:
+        run.losses = 0 if run.progress > run.lost_at or news else run.losses + 1
         run.lost_at = run.progress
 
     def _back_off(self, run: ModelRun) -> int:
@@ -944,9 +1095,12 @@ class Model:
         kept = KEPT[status] if run.retention is None else run.retention
         kept = max(kept, 60_000) if kept else 0
         run.bare, run.listed = not kept, now + kept if kept else None
+        self._drop_steps(run)
         if status == "completed" or not kept:
             run.checkpoint, run.effects = None, {}
             run.box.clear()
+            run.steps.clear()
+        self._report_ending(run)
         if not kept:
             run.kill = run.killed = ""
             run.note = b""

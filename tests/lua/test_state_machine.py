@@ -77,6 +77,10 @@ class Runs(RuleBasedStateMachine):
         self.step(data, self.history.emit_and_look)
 
     @rule(data=st.data())
+    def spend_and_join(self, data: st.DataObject) -> None:
+        self.step(data, self.history.spend_and_join)
+
+    @rule(data=st.data())
     def call_as_coordinator(self, data: st.DataObject) -> None:
         self.step(data, self.history.call_as_coordinator)
 
@@ -102,10 +106,27 @@ def test_long_history_matches_the_model(valkey_server: Server, seed: int) -> Non
             *[history.resend_an_earlier_call] * 3, history.move_the_clock, history.let_time_pass,
             *[history.call_as_producer] * 3, *[history.call_as_worker] * 4, *[history.call_as_owner] * 3,
             history.end_an_attempt, *[history.call_as_coordinator] * 2, *[history.wait_and_signal] * 5,
-            *[history.emit_and_look] * 5,
+            *[history.emit_and_look] * 5, *[history.spend_and_join] * 6,
         ]  # fmt: skip
         history.start_some_runs(choose)
         for _ in range(200):
+            if history.outlasts_the_server:
+                break
+            choose(actions)(choose)
+            history.assert_store_matches_model()
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("seed", range(10 * DEEPER))
+def test_long_history_of_children_that_spend_matches_the_model(valkey_server: Server, seed: int) -> None:
+    choose = random.Random(seed).choice
+    with closing(History(valkey_server.url)) as history:
+        actions = [
+            *[history.spend_and_join] * 24, *[history.resend_an_earlier_call] * 3, history.call_as_producer,
+            history.call_as_worker, history.call_as_owner, history.end_an_attempt, *[history.let_time_pass] * 2,
+        ]  # fmt: skip
+        history.start_some_runs(choose)
+        for _ in range(300):
             if history.outlasts_the_server:
                 break
             choose(actions)(choose)

@@ -38,7 +38,7 @@ def send(
         Ended: The run has ended.
         Full: The run has too many signals that it has not received.
         NotFound: The run does not exist.
-        Unreadable: A Redis key of the run's signals holds a value of another type.
+        Unreadable: The stored signals of the run are damaged.
     """
     check_topic(topic)
     return (yield from _send(namespace, id, topic, payload, key, write))
@@ -70,8 +70,8 @@ def _send(
             raise run_not_found(id)
         case "unreadable":
             raise Unreadable(
-                f"run {id} did not get signal {topic!r}: a Redis key of its signals holds a value of another type; "
-                "'coordinator doctor' finds it"
+                f"run {id} did not get signal {topic!r}: its stored signals can't be read; 'coordinator doctor' finds a Redis "
+                "key that holds a value of another type"
             )
         case _:
             raise BadCall(f"send answered {answer!r}")

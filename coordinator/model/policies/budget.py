@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, NamedTuple, get_args
 
 from coordinator.errors import BadName, BadOption, CoordinatorError
+from coordinator.model.limits import FAR_FUTURE
 from coordinator.model.names import name
 
 Then = Literal["fail", "wait"]
@@ -197,17 +198,23 @@ def sum_spend(text: str) -> Amount:
 def read_spend(text: str) -> tuple[Amount, Amount]:
     """Return two amounts from the text of a run's field `spend`. If the text can't be read, both are 0.
 
+    A number that is too large to be exact in Lua counts as the largest exact one, as it does in the scripts.
+
     Returns:
         The amount that earlier attempts and children have spent, and the amount of the last attempt that spent something.
     """
     numbers = text.split()
-    if len(numbers) != len(SPEND_NUMBERS) or not all(number.isdigit() for number in numbers):
+    if len(numbers) != len(SPEND_NUMBERS) or not (text.isascii() and all(number.isdigit() for number in numbers)):
         return Amount(), Amount()
-    of = dict(zip(SPEND_NUMBERS, map(int, numbers), strict=True))
+    of = dict(zip(SPEND_NUMBERS, map(_bounded, numbers), strict=True))
     return (
         Amount(of["settled_usd"], of["settled_tokens"], of["settled_requests"]),
         Amount(of["usd"], of["tokens"], of["requests"]),
     )
+
+
+def _bounded(digits: str) -> int:
+    return min(int(digits), FAR_FUTURE) if len(digits) <= len(str(FAR_FUTURE)) else FAR_FUTURE
 
 
 def check_topic(topic: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,11 +66,20 @@ def read_rates(parts: Sequence[Keys]) -> Generator[list[Request], Any, list[Rate
     rates = []
     for index, (_, stored, rate) in enumerate(found):
         held, waiting, bucket, first = states[4 * index : 4 * index + 4]
-        level, at, resumes, ticket = (float(value or 0) for value in bucket)
+        level, at, resumes, ticket = map(_number, bucket)
         ahead = max(0.0, ticket - float(first[1])) if first else 0.0
         wait = estimate_wait(stored, Bucket(level, at, resumes, ahead), clock)
         rates.append(replace(rate, held=held, waiting=waiting, wait=wait))
     return sorted(rates, key=lambda rate: rate.name)
+
+
+def _number(stored: bytes | None) -> float:
+    """Return a number of a bucket. It is 0 if it is missing, can't be read or is not finite."""
+    try:
+        number = float(stored or 0)
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0
 
 
 def _state_of(keys: Keys, name: str) -> tuple[Request, ...]:

@@ -95,7 +95,12 @@ class Evidence:
 
     @cached_property
     def acknowledged(self) -> set[str]:
-        found = {str(op.answer[1]) for op in self.history.of("enqueue") if op.word in ("created", "found")}
+        # A revived parent keeps the results of its children. The enqueue of a child with such a result creates no run.
+        found = {
+            str(op.answer[1])
+            for op in self.history.of("enqueue")
+            if op.word in ("created", "found") and str(op.given.get("parent", "")).split(" ")[0] not in self.excused
+        }
         fired = {str(op.answer[1]) for op in self.history.of("fire") if op.word == "fired"}
         return (found | fired) - self.excused
 

@@ -586,3 +586,33 @@ def test_parent_whose_step_is_gone_wakes_immediately(store: Store) -> None:
     parent, _ = spawn(store, 1)
     store.client.delete(store.keys.joins(parent.id))
     assert store.suspend(parent, children={BASE: 1}) == "ok"
+
+
+def test_lost_count_of_a_step_is_restored_from_its_results(store: Store) -> None:
+    parent, ids = spawn(store, 2)
+    store.complete(claim_all(store)[ids[1]])
+    store.client.hset(store.keys.joins(parent.id), BASE, "damaged")
+    store.crash(parent)
+    again = store.take("w3")
+    assert store.join_children(again, BASE, 2) == ("ok", 1)
+    assert [one.index for one in store.collect(again, BASE, by="order", start=1).endings] == [1]
+
+
+def test_damaged_count_of_an_earlier_step_does_not_block_the_server(store: Store) -> None:
+    parent, _ = spawn(store, 1)
+    store.client.hset(store.keys.joins(parent.id), BASE, f"1 {10**12}")
+    assert store.join_children(parent, OTHER, 1, old=BASE) == ("ok", 0)
+
+
+def test_ending_that_was_not_stored_because_the_count_was_lost_is_stored_with_the_next_announcement(
+    store: Store,
+) -> None:
+    parent, ids = spawn(store, 3)
+    children = claim_all(store)
+    store.complete(children[ids[2]])
+    store.client.hdel(store.keys.joins(parent.id), BASE)
+    store.complete(children[ids[1]])
+    assert store.join_children(parent, BASE, 3) == ("ok", 2)
+    assert [one.index for one in store.collect(parent, BASE, by="order", start=1).endings] == [2, 1]
+    store.complete(children[ids[0]])
+    assert store.collect(parent, BASE).ended == 3

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from coordinator.model.limits import FAR_FUTURE
 from coordinator.model.policies.budget import Amount, read_spend
 from coordinator.model.run_id import child_id
 from coordinator.store.plans import attempts as attempt_plans
@@ -228,3 +229,10 @@ def test_any_order_of_repeated_and_late_calls_counts_everything_once(store: Stor
     rolled = {id: int(store.run(id).get("spend", "0 0 0 0 0 0 0 0 0 0").split()[7]) for id in spent}
     assert {id: rolled[id] for id in ended} == {id: spent[id] for id in ended}
     assert total(store, parent.id).usd == sum(rolled.values())
+
+
+def test_number_that_is_too_large_counts_as_the_largest(store: Store) -> None:
+    run = store.running()
+    store.client.hset(store.keys.run(run.id), mapping={"spend": "9" * 400 + " 5 0 0 0 0 0 0 0 0", "beside": "b"})
+    assert spend(store, run, 1, 0, 0) == ("ok", Amount(FAR_FUTURE, 5, 0))
+    assert total(store, run.id) == Amount(FAR_FUTURE + 1, 5, 0)

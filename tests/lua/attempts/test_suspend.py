@@ -231,3 +231,30 @@ def test_new_life_may_be_suspended_once_without_progress(store: Store) -> None:
     store.fail(store.take())
     store.revive(run.id)
     assert store.suspend(store.take(), t=0) == "ok"
+
+
+@pytest.mark.parametrize("number", ["last:t", "first:t"])
+def test_damaged_number_of_a_signal_stops_no_other_run(store: Store, number: str) -> None:
+    damaged, other = store.running(), store.running("w2")
+    for run in (damaged, other):
+        store.suspend(run, deadline=NOW + 1000, t=0)
+    store.client.hset(store.keys.signals(damaged.id), mapping={"last:t": "0", number: "damaged"})
+    store.later(1000)
+    store.due()
+    assert [store.status(run.id) for run in (damaged, other)] == ["queued", "queued"]
+
+
+@pytest.mark.parametrize("damage", ["signal", "lost", "last"])
+def test_signal_that_cannot_be_read_is_reported_to_the_receiver(store: Store, damage: str) -> None:
+    """Without the report, the run would be woken again and again, and would never receive the signal."""
+    run = store.running()
+    store.send(run.id)
+    signals = store.keys.signals(run.id)
+    if damage == "signal":
+        store.client.hset(signals, "1:t", b"\xc1")
+    else:
+        store.client.hdel(signals, "1:t")
+    if damage == "last":
+        store.client.hset(signals, "last:t", "damaged")
+    with store.unchanged():
+        assert store.receive(run, t=0).word == "unreadable"

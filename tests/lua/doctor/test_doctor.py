@@ -14,10 +14,13 @@ from coordinator.doctor.examiner import examine
 from coordinator.doctor.findings import Finding
 from coordinator.doctor.report import DoctorReport
 from coordinator.model import limits
+from coordinator.model.policies.budget import Amount, sum_spend
 from coordinator.store import scripts
 from coordinator.store.plans import attempts as attempt_plans
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import doctor as doctor_plans
+from coordinator.store.plans.workers import Claimed
+from coordinator.store.replies import pairs
 from coordinator.store.script import Call
 from coordinator.views.run_view import run_view
 from tests.lua.store import LEASE, NOW, ROUTES, Store, delta
@@ -113,6 +116,19 @@ class Damage:
     run: str = ""
     places: Callable[[Store], list[str]] | list[str] | None = None
     status: str = ""
+
+
+def spend(which: str, text: str | bytes | None, beside: str = "sb") -> Plant:
+    """Set the field `spend` of a run, or remove it."""
+
+    def plant(store: Store, at: dict[str, str]) -> None:
+        store.client.hset(store.keys.run(at[which]), "beside", beside)
+        if text is None:
+            store.client.hdel(store.keys.run(at[which]), "spend")
+        else:
+            store.client.hset(store.keys.run(at[which]), "spend", text)
+
+    return plant
 
 
 def spoil_counters(which: str) -> Plant:
@@ -390,6 +406,7 @@ DAMAGE: dict[str, Damage] = {
         lambda s, at: (
             s.client.xadd(s.keys.output(at["failed"]), {"e0": "1 1"}),
             s.client.xadd(s.keys.output(at["waiting"]), {"e0": "1 1"}),
+            s.client.hset(s.keys.run(at["waiting"]), "beside", "so"),
             s.client.expire(s.keys.output(at["waiting"]), 1000),
         ),
         ("key endless", "key mortal"),
@@ -402,6 +419,55 @@ DAMAGE: dict[str, Damage] = {
         ),
         ("key endless", "key leaked"),
         "the effects '00000000000000000001-00' are left over: no run uses them",
+    ),
+    "spending that can't be read": Damage(
+        spend("waiting", "much"),
+        ("run misspent",),
+        "has spent an amount whose record is not valid ('much'): its budget does not count all of it",
+        "waiting",
+        ["waiting"],
+        "waiting",
+    ),
+    "spending of any bytes": Damage(
+        spend("running", b"\xff 0 0 0 0 0 0 0 0 0"), ("run misspent",), "record is not valid", "running", ["owned:w3"], "running"
+    ),
+    "negative spending": Damage(spend("queued", "-1 0 0 0 0 0 0 0 0 0"), ("run misspent",), "record is not valid", "queued"),
+    "spending that is too large": Damage(
+        spend("delayed", "9" * 400 + " 0 0 0 0 0 0 0 0 0"), ("run misspent",), "record is not valid", "delayed", ["delayed"]
+    ),
+    "more spending added to the parent than there is": Damage(
+        spend("waiting", "1 1 1 0 0 0 0 2 1 1"), ("run misspent",), "record is not valid ('1 1 1 0 0 0 0 2 1 1')", "waiting"
+    ),
+    "lost spending": Damage(spend("waiting", None), ("run misspent",), "record is missing", "waiting", ["waiting"], "waiting"),
+    "spending of an ended run": Damage(
+        spend("failed", "much"), ("run misspent",), "record is not valid", "failed", ["ended:failed"], "failed"
+    ),
+    "spending that the run does not note": Damage(
+        spend("waiting", "1 1 1 0 0 0 0 0 0 0", "s"),
+        ("run unnoted",),
+        "has spending, but its hash does not note it: scripts would ignore it",
+        "waiting",
+        ["waiting"],
+        "waiting",
+    ),
+    "parent and group that the run does not note": Damage(
+        lambda s, at: s.client.hset(
+            s.keys.run(at["queued"]), mapping={"joined": f"{at['waiting']} 1 {at['queued']} 0", "group": "k:acme"}
+        ),
+        ("run unnoted", "run lineless", "run twice"),  # a run of a group waits in the line of the group
+        "has a parent that waits for it and a group, but its hash does not note it",
+        "queued",
+        ["line:k:acme"],
+    ),
+    "keys that the run does not note": Damage(
+        lambda s, at: (
+            s.client.hset(s.keys.effects(at["waiting"]), "begun:a", "t"),
+            s.client.hset(s.keys.joins(at["endless"]), "b", "1 0"),
+            s.client.xadd(s.keys.output(at["running"]), {"e0": "1 1"}),
+            s.client.zadd(s.keys.graph_threads(at["waiting"]), {"t": NOW}),
+        ),
+        ("key unnoted",) * 4,
+        "are not noted in the hash of the run: scripts would ignore them",
     ),
     "an entry of steps that were dropped": Damage(
         lambda s, at: s.client.zadd(s.keys.parting(), {"abc-00 3": 0, "no base": 7}),
@@ -786,6 +852,7 @@ def test_run_that_waits_for_children_is_examined_by_its_coordinator(store: Store
     run = store.running()
     base = store.id()
     store.client.hset(store.keys.joins(run.id), base, "2 0")
+    store.client.hset(store.keys.run(run.id), "beside", "r")
     condition = attempt_plans.Condition(None, children={base: 2})
     assert (
         store.do(attempt_plans.suspend(store.keys, run.id, run.token, condition=condition, now=store.at)) == "waiting"
@@ -1013,3 +1080,153 @@ def test_many_findings_are_all_repaired_and_the_first_are_listed(store: Store, m
     assert (report.found, report.repaired, len(report.findings)) == (40, 40, 5)
     assert report.counts == {"run: lineless": 40}
     assert set(store.line(store.keys.ready(LINE))) == ids
+
+
+# ---- spending, effects and children ------------------------------------------------------------------------------------------
+
+BASE = "01hf7wz8001hf7wz800z-00"
+
+
+def count_spending(store: Store, run: Claimed, *numbers: int) -> Amount:
+    """Store what an attempt has spent, and return what earlier attempts and children have spent."""
+    word, settled = store.do(attempt_plans.spend(store.keys, run.id, run.token, Amount(*numbers)))
+    assert word == "ok"
+    return settled
+
+
+def spent_by(store: Store, id: str) -> Amount:
+    return sum_spend(store.run(id)["spend"])
+
+
+def parent_with_children(store: Store, count: int = 2) -> tuple[Claimed, list[Claimed]]:
+    parent = store.running()
+    store.join_children(parent, BASE, count)
+    for index in range(count):
+        store.child(parent, BASE, index)
+    store.join("w2")
+    return parent, sorted(store.claim("w2")[1], key=lambda run: run.id)
+
+
+def test_damaged_spending_of_a_parent_is_what_its_children_have_added(store: Store) -> None:
+    parent, (child, other) = parent_with_children(store)
+    count_spending(store, parent, 1, 1, 1)
+    count_spending(store, child, 7, 10, 2)
+    count_spending(store, other, 100, 0, 0)
+    store.fail(child)
+    store.client.hset(store.keys.run(parent.id), "spend", "much")
+    assert words(examine_store(store, repair=True)) == ["run misspent"]
+    assert spent_by(store, parent.id) == Amount(7, 10, 2)
+    assert count_spending(store, parent, 1, 1, 1) == Amount(7, 10, 2), "the attempt knows its own total"
+    assert spent_by(store, parent.id) == Amount(8, 11, 3)
+    store.revive(child.id)
+    store.complete(store.take("w3"))
+    store.complete(other)
+    assert spent_by(store, parent.id) == Amount(108, 11, 3), "nothing counts twice"
+    assert examine_store(store).found == 0
+
+
+def test_damaged_spending_of_a_child_counts_once_for_its_parent(store: Store) -> None:
+    parent, (child,) = parent_with_children(store, 1)
+    count_spending(store, child, 7, 10, 2)
+    store.fail(child)
+    store.client.hset(store.keys.run(child.id), "spend", b"\xff")
+    examine_store(store, repair=True)
+    store.revive(child.id)
+    again = store.take("w3")
+    count_spending(store, again, 1, 0, 1)
+    store.complete(again)
+    assert spent_by(store, parent.id) == Amount(8, 10, 3)
+
+
+def test_part_that_was_added_to_the_parent_is_at_most_the_whole(store: Store) -> None:
+    parent, (child,) = parent_with_children(store, 1)
+    count_spending(store, child, 7, 10, 2)
+    store.client.hset(store.keys.run(child.id), "spend", store.run(child.id)["spend"].rpartition(" ")[0] + " 50")
+    examine_store(store, repair=True)
+    count_spending(store, child, 8, 10, 3)
+    store.complete(child)
+    assert spent_by(store, parent.id) == Amount(8, 10, 1), "the two requests of before count as added"
+
+
+def test_run_whose_notes_were_lost_gets_its_effects_and_its_spending_again(store: Store) -> None:
+    run = store.running()
+    store.save(run, delta(1, phases=(("effect:begun:charge", b"t"),)))
+    count_spending(store, run, 7, 10, 2)
+    store.send(run.id)
+    store.client.hdel(store.keys.run(run.id), "beside")
+    report = examine_store(store, repair=True)
+    assert set(words(report)) == {"run unnoted", "key unnoted"}
+    assert sorted(store.run(run.id)["beside"]) == ["b", "e", "s"]
+    store.crash(run)
+    again = store.take("w2")
+    assert sum_spend(again.spend) == Amount(7, 10, 2)
+    assert pairs(again.checkpoint[2]) == {"begun:charge": b"t"}
+
+
+def test_child_that_does_not_note_its_parent_is_told_to_it_later(store: Store) -> None:
+    parent, (child, other) = parent_with_children(store)
+    assert store.suspend(parent, children={BASE: 2}) == "waiting"
+    store.client.hdel(store.keys.run(child.id), "beside")
+    count_spending(store, child, 7, 10, 2)
+    store.complete(other)
+    store.client.hdel(store.keys.run(child.id), "beside")
+    store.complete(child, result=b"late")
+    report = examine_store(store)
+    assert words(report) == ["run untold"]
+    assert f"but its parent {parent.id} still waits for its ending" in report.findings[0].sentence
+    assert examine_store(store, repair=True).healthy
+    store.due()
+    again = store.take("w3")
+    assert again.cause == "wake children"
+    assert [one.payload for one in store.collect(again, BASE).endings] == [b"late", b"result"]
+    assert spent_by(store, parent.id) == Amount(7, 10, 2)
+
+
+def test_lost_results_are_stored_again_in_order(store: Store) -> None:
+    parent, (first, second, third) = parent_with_children(store, 3)
+    store.complete(first)
+    store.spoil(store.keys.results(parent.id))
+    store.complete(second)
+    examine_store(store, repair=True)
+    found = store.collect(parent, BASE, by="order", start=1)
+    assert (found.ended, sorted(one.index for one in found.endings)) == (2, [0, 1])
+    store.complete(third)
+    assert [one.index for one in store.collect(parent, BASE, by="order", start=3).endings] == [2]
+    assert store.collect(parent, BASE).ended == 3
+    assert examine_store(store).found == 0
+
+
+def test_lost_result_of_the_only_child_counts_again(store: Store) -> None:
+    parent, (child,) = parent_with_children(store, 1)
+    store.complete(child)
+    store.client.delete(store.keys.results(parent.id))
+    examine_store(store, repair=True)
+    found = store.collect(parent, BASE, by="order", start=1)
+    assert (found.ended, [one.index for one in found.endings]) == (1, [0])
+
+
+def test_result_that_was_stored_after_the_loss_of_others_counts_too(store: Store) -> None:
+    parent, (first, second) = parent_with_children(store)
+    store.complete(first)
+    store.client.delete(store.keys.results(parent.id))
+    store.complete(second)
+    assert words(examine_store(store, repair=True)) == ["run untold"]
+    found = store.collect(parent, BASE, by="order", start=1)
+    assert (found.ended, [one.index for one in found.endings]) == (2, [0, 1])
+
+
+@pytest.mark.parametrize("how", ["dropped", "ended", "revived"])
+def test_ending_for_which_no_parent_waits_is_no_fault(store: Store, how: str) -> None:
+    parent, (child,) = parent_with_children(store, 1)
+    match how:
+        case "dropped":
+            store.drop_steps(parent, BASE)
+        case "ended":
+            store.complete(parent)
+        case _:
+            store.save(parent, delta(1, state=b"s"))
+            store.fail(parent)
+            store.revive(parent.id)
+            assert store.client.hgetall(store.keys.joins(parent.id)) == {BASE.encode(): b"1 0"}
+    store.complete(child)
+    assert examine_store(store).found == 0

@@ -34,7 +34,7 @@ def call_random_scripts(history: History, choose: random.Random, steps: int) -> 
     actions = [
         *[history.resend_an_earlier_call] * 3, history.move_the_clock, history.let_time_pass,
         *[history.call_as_producer] * 3, *[history.call_as_worker] * 4, *[history.call_as_owner] * 3,
-        history.end_an_attempt, *[history.call_as_coordinator] * 2,
+        history.end_an_attempt, *[history.call_as_coordinator] * 2, *[history.spend_and_join] * 3,
     ]  # fmt: skip
     history.start_some_runs(choose.choice)
     for _ in range(steps):

@@ -510,3 +510,36 @@ def test_key_of_another_type_stops_no_script_in_the_middle(store: Store, key: st
 
 def one(call: Call) -> Generator[Call, Any, Any]:
     return (yield call)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "1e300", "-inf", "damaged"])
+@pytest.mark.parametrize("field", ["level", "at", "resumes", "pause", "ticket", "front", "late", "seen:w1"])
+def test_number_of_a_bucket_that_is_not_finite_does_not_stop_all_calls(store: Store, field: str, number: str) -> None:
+    set_rate(store, "10/s", 10)
+    acquire(store, 1, 10)
+    acquire(store, 2, 10)
+    store.client.hset(store.keys.bucket(API), field, number)
+    store.later(60_000)
+    acquire(store, 2, 10)
+    store.later(1000)  # the time in which a bucket drains whose own time is lost
+    assert acquire(store, 2, 10) == OK
+    assert store.client.pttl(store.keys.bucket(API)) < 2 * TOMBSTONE_MS
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "damaged", b"\xc1"])
+def test_rates_are_shown_although_the_numbers_of_a_bucket_cannot_be_read(store: Store, number: str | bytes) -> None:
+    set_rate(store, "10/s", 10)
+    store.client.hset(store.keys.bucket(API), mapping=dict.fromkeys(["level", "at", "resumes", "ticket"], number))
+    (shown,) = store.do(rate_plans.read_rates([store.keys]))
+    assert (shown.name, shown.wait) == (API, 0.0)
+
+
+@pytest.mark.parametrize("damaged", ["bucket", "holders", "turns"])
+def test_request_that_ends_while_a_key_is_damaged_blocks_no_call_after_the_repair(store: Store, damaged: str) -> None:
+    set_rate(store, None, None, at_once=1)
+    assert [acquire(store, 1), acquire(store, 2).word] == [OK, "wait"]
+    key = getattr(store.keys, damaged)(API)
+    store.spoil(key)
+    assert [finish(store, 1), finish(store, 2)] == ["unreadable"] * 2
+    store.client.delete(key)
+    assert acquire(store, 3) == OK

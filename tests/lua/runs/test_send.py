@@ -284,3 +284,21 @@ def test_numbers_continue_after_the_received_ones_where_the_signals_were_lost(st
     store.client.delete(store.keys.signals(run.id))
     store.send(run.id, payload=b"new", operation="two")
     assert store.receive(run, t=1).payload == b"new"
+
+
+@pytest.mark.parametrize("number", ["last:t", "first:t"])
+def test_send_to_damaged_numbers_is_refused_and_changes_nothing(store: Store, number: str) -> None:
+    run = store.running()
+    store.send(run.id)
+    store.client.hset(store.keys.signals(run.id), number, "damaged")
+    with store.unchanged():
+        assert store.send(run.id, operation="s2") == ["unreadable"]
+    assert store.send(run.id, "other", operation="s3") == ["sent"]
+
+
+def test_damaged_number_of_another_topic_does_not_stop_a_send_to_a_full_box(store: Store) -> None:
+    run = store.running()
+    store.send(run.id, "other", operation="other")
+    save_received(store, run, 1, other=1, t=0)
+    store.client.hset(store.keys.signals(run.id), mapping={"first:other": "damaged", "count": limits.SIGNAL_COUNT})
+    assert store.send(run.id) == ["full"]

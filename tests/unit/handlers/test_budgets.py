@@ -10,8 +10,9 @@ import pytest
 
 from coordinator.encoding.codec import encode
 from coordinator.errors import BadName, BadOption
+from coordinator.model.limits import FAR_FUTURE
 from coordinator.model.outcome import Fail, Raised, classify
-from coordinator.model.policies.budget import Amount, Budget, Spending, read_spend
+from coordinator.model.policies.budget import Amount, Budget, Spending, read_spend, spending
 from tests.waiting import eventually, next_turn
 from workers import AsyncRun, BudgetExceeded, Registry, Retry, Run, Stopped, testing
 from workers.handlers.operations.budgets import read_grant
@@ -79,8 +80,16 @@ def test_budget_is_stored_and_read_back() -> None:
     assert Budget.load(budget.pack()).then == "wait"
 
 
-def test_damaged_spending_counts_as_none() -> None:
-    assert read_spend("1 2 x") == read_spend("") == (Amount(), Amount())
+@pytest.mark.parametrize("text", ["1 2 x", "", "² 0 0 0 0 0 0 0 0 0", "-1 0 0 0 0 0 0 0 0 0"])
+def test_damaged_spending_counts_as_none(text: str) -> None:
+    assert read_spend(text) == (Amount(), Amount())
+
+
+@pytest.mark.parametrize("number", [str(FAR_FUTURE + 1), "9" * 400, "9" * 10_000])
+def test_spending_that_is_too_large_counts_as_the_largest(number: str) -> None:
+    settled, last = read_spend(f"{number} 0 0 0 {number} 1 0 0 0 0")
+    assert (settled, last) == (Amount(FAR_FUTURE), Amount(FAR_FUTURE, 1))
+    assert spending(settled).usd == FAR_FUTURE / 1_000_000
 
 
 def test_grant_with_another_payload_grants_nothing() -> None:

@@ -4,7 +4,7 @@
 -- names the steps to drop, and not those to keep: a call that arrives late must not drop a step that was announced after it. A
 -- call that arrives after a later call of the same owner changes nothing: it could announce a step that was dropped.
 -- Role: worker
--- Keys: coordinator_bell, joins, parting, results, run
+-- Keys: coordinator_bell, inbox, joins, parting, results, run, waiting
 -- ARGV: id, token, order, base, old, count
 --   id: id of the parent
 --   token: the token of the run's owner
@@ -14,7 +14,7 @@
 --   count: number of children that the step may create
 -- ITEM: left
 --   left: base of a step that the run does not need any more; the script drops it
--- Uses: time, queue, spend, children
+-- Uses: time, run, queue, spend, children
 -- Answers: ok, fenced, late, bad, unreadable
 --   ok: with the number of children that have ended
 --   late: the owner has sent a later call, which arrived before this one
@@ -30,13 +30,25 @@ if type(redis.pcall('HLEN', joins_key(id))) ~= 'number' or type(redis.pcall('HLE
   return { 'unreadable' }
 end
 
+-- Store the endings of children that were not stored, because the entry of their step was lost.
+local function store_lost_endings()
+  for index = 0, tonumber(count) - 1 do
+    local child = child_id(base, index)
+    local status = read_fields(run_key(child), 'status')
+    if is_ended(status) then report_ending(child, status, 0) end
+  end
+end
+
 -- Announce the step, and return how many of its children have ended.
 local function announce()
   local spawned, ended = read_join(id, base)
+  local is_lost = not spawned and redis.call('EXISTS', run_key(base)) == 1 -- The first child exists already.
   if not spawned then
     spawned, ended = 0, 0
+    -- If only the entry of the step was lost, its endings are still stored.
+    while redis.call('HEXISTS', results_key(id), base .. '#' .. int(ended + 1)) == 1 do ended = ended + 1 end
     local _, before = read_join(id, old)
-    for order = 1, before or 0 do
+    for order = 1, math.min(before or 0, redis.call('HLEN', results_key(id))) do
       local index = redis.call('HGET', results_key(id), old .. '#' .. int(order))
       local row = index and redis.call('HGET', results_key(id), old .. ':' .. index) or ''
       local status, payload = string.match(row, '^%d+ (%a+) (.*)$')
@@ -49,6 +61,10 @@ local function announce()
   end
   redis.call('HSET', joins_key(id), base, int(math.max(spawned, tonumber(count))) .. ' ' .. int(ended))
   if not string.find(beside or '', 'r', 1, true) then redis.call('HSET', run_key(id), 'beside', (beside or '') .. 'r') end
+  if is_lost then
+    store_lost_endings()
+    spawned, ended = read_join(id, base)
+  end
   return ended
 end
 

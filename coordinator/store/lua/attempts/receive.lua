@@ -20,7 +20,7 @@
 --   signal: with the server's time, the deadline, the topic, its number, and the payload
 --   timeout, none: with the server's time and the deadline (empty: none)
 --   bad: an argument can't be read
---   unreadable: the key of the signals has another type
+--   unreadable: the key of the signals has another type, or the next signal of a topic can't be read
 local clock = server_ms(now)
 local owner_token = read_fields(run_key(id), 'token')
 if owner_token ~= token then return { 'fenced' } end
@@ -32,14 +32,17 @@ local found
 for i = 1, items do
   local topic, received = item(i)
   received = natural(received)
-  local first = redis.pcall('HGET', signals_key(id), 'first:' .. topic)
+  local numbers = redis.pcall('HMGET', signals_key(id), 'first:' .. topic, 'last:' .. topic)
   if not received then return { 'bad' } end
-  if type(first) == 'table' then return { 'unreadable' } end
-  if first then
+  if numbers.err then return { 'unreadable' } end
+  local first, last = unpack(numbers)
+  if first or last then
     -- A run that starts again from the beginning has received nothing; the oldest stored signal is then the next one.
     local number = math.max(received + 1, tonumber(first) or 1)
     local signal = redis.call('HGET', signals_key(id), int(number) .. ':' .. topic)
     local at, order, payload = string.match(signal or '', '^(%d+) (%d+) (.*)$')
+    -- A damaged signal wakes the run again and again. Without this answer, its handler would wait for the signal forever.
+    if not at and (signal or number <= (tonumber(last) or FAR_FUTURE)) then return { 'unreadable' } end
     -- The first call sets the deadline, so every stored signal was stored before the deadline.
     if at and (deadline == '' or tonumber(at) < till) and (not found or tonumber(order) < found.order) then
       found = { topic = topic, number = number, order = tonumber(order), payload = payload }

@@ -1,5 +1,5 @@
 -- examine_keys: answer the faults of keys of one family (of runs, workers or schedules): a key that was left over, that has another
--- type, that lacks a TTL, that has a TTL although its run has not ended, or that no coordinator watches.
+-- type, that lacks a TTL, that has a TTL although its run has not ended, that its run does not know, or that no coordinator watches.
 -- Role: coordinator
 -- Keys: ckpt, effects, graph, graph_index, graph_threads, joins, messages, once, output, results, run, schedule
 -- Keys: schedules, signal_keys, signal_operations, signals, worker, workers
@@ -11,7 +11,7 @@
 --   name: rest of the key's name
 -- Flags: no-writes
 -- Uses: time, run, checkpoint, examine, stray
--- Answers: leaked, mistaken, endless, mortal, unwatched
+-- Answers: leaked, mistaken, endless, mortal, unwatched, unnoted
 -- The reply has a fault and an empty detail for each key, or an empty list if the key has no fault.
 local found = {}
 for i = 1, items do

@@ -3,7 +3,7 @@
 -- coordinator recovers its runs.
 -- Role: coordinator
 -- Keys: admitted, aside, ckpt, deadlines, delayed, ended, groups, holders, joins, line, live, namespace, owned, parting
--- Keys: ready, routes, run, schedule, schedules, signals, starting, suspect, turns, waiting, worker, workers
+-- Keys: ready, results, routes, run, schedule, schedules, signals, starting, suspect, turns, waiting, worker, workers
 -- ARGV: now, place, name, member, fault
 --   now: the caller's time in ms, which counts only in a namespace with the test clock; empty: none
 --   place: family of the key

@@ -1,4 +1,5 @@
--- repair_key: give a TTL to a key that was left over, or remove the TTL of a key that is still needed, if the fault still exists.
+-- repair_key: give a TTL to a key that was left over, remove the TTL of a key that is still needed, or note the key in its run, if the
+-- fault still exists.
 -- Protects: a checkpoint is never deleted immediately: without its run it is kept for a week.
 -- Role: coordinator
 -- Keys: ckpt, effects, graph, graph_index, graph_threads, joins, messages, once, output, results, run, schedule
@@ -21,6 +22,8 @@ if fault == 'unwatched' and list ~= 'zset' and list ~= 'none' then return { 'blo
 
 if fault == 'unwatched' then
   redis.call('ZADD', schedules_key(), 0, name) -- A coordinator checks this schedule next, and computes its fire time.
+elseif fault == 'unnoted' then
+  add_beside(id, LETTERS[family])
 elseif fault == 'mortal' then
   redis.call('PERSIST', key)
 elseif fault == 'endless' then

@@ -2,7 +2,7 @@
 -- Protects: after a repair that takes the run from its owner, the former owner can't write it any more. No waiting run is lost: a
 -- run that can't be read ends as dead, with a reason, and can be revived; if no part of it can be used, it is kept aside for a week.
 -- Role: coordinator
--- Keys: admitted, aside, bell, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
+-- Keys: admitted, aside, bell, children, ckpt, coordinator_bell, deadlines, delayed, effects, ended, graph, graph_index
 -- Keys: graph_threads, groups, inbox, joins, limits, line, live, messages, namespace, once, output, owned, pace, paced
 -- Keys: parting, ready, results, routes, run, set_aside, signal_keys, signal_operations, signals, starting, suspect
 -- Keys: suspect_bell, unreported, waiters, waiting, wake, worker, workers
@@ -42,6 +42,8 @@ for key, expected in pairs(types) do
   if is ~= 'none' and is ~= expected then return { 'blocked' } end
 end
 if run.once and not string.find(run.once, '^%S+ ') then run.once = false end
+local misspent, missing_letters, noted = find_misspent(run), run.open and find_missing_letters(run) or '', run.beside or ''
+local uninformed = run.over and find_uninformed_parent(run)
 -- A damaged run may have lost these fields. An output that does not exist gets no end.
 run.waited, run.beside = true, 'srjegl' .. (redis.call('EXISTS', output_key(id)) == 1 and 'o' or '')
 
@@ -105,6 +107,58 @@ local function set_aside()
   return { 'repaired' }
 end
 
+-- Return the spending of a run whose field can't be read: nothing, except for the amounts that its children have added to it. A long
+-- list of children is not read to its end, so the amount may be too small.
+local function sum_children()
+  local spend = read_spend(nil)
+  for _, child in ipairs(redis.pcall('SRANDMEMBER', children_key(id), BATCH)) do
+    local text, joined = read_fields(run_key(child), 'spend', 'joined')
+    if string.match(joined or '', JOINED_PATTERN) == id then
+      local its = read_spend(text)
+      spend.settled_usd = spend.settled_usd + its.rolled_usd
+      spend.settled_tokens = spend.settled_tokens + its.rolled_tokens
+      spend.settled_requests = spend.settled_requests + its.rolled_requests
+    end
+  end
+  return spend
+end
+
+local function repair_spend()
+  local spend = read_spend(run.spend)
+  if write_spend(spend) == run.spend then
+    local usd, tokens, requests = sum_spend(spend)
+    spend.rolled_usd, spend.rolled_tokens = math.min(spend.rolled_usd, usd), math.min(spend.rolled_tokens, tokens)
+    spend.rolled_requests = math.min(spend.rolled_requests, requests)
+  else
+    spend = sum_children()
+  end
+  store_spend(id, spend, noted)
+end
+
+local function repair_fields()
+  if missing_letters ~= '' then
+    noted = noted .. missing_letters
+    redis.call('HSET', run_key(id), 'beside', noted)
+  end
+  if misspent then repair_spend() end
+end
+
+-- Count the stored endings of a step. They are numbered from 1. The key of the results may have been lost since they were counted.
+local function recount_endings(parent, base)
+  local spawned, counted = read_join(parent, base)
+  local ended = 0
+  while redis.call('HEXISTS', results_key(parent), base .. '#' .. int(ended + 1)) == 1 do ended = ended + 1 end
+  if ended ~= counted then redis.call('HSET', joins_key(parent), base, int(spawned) .. ' ' .. int(ended)) end
+end
+
+-- Store the ending of a child for its parent.
+local function tell_parent()
+  local parent, _, base = string.match(run.joined, JOINED_PATTERN)
+  recount_endings(parent, base)
+  report_ending(id, run.status, clock)
+  recount_endings(parent, base)
+end
+
 local function repair_queued()
   local counters = run.counted
   if run.token then fence(counters) end
@@ -166,6 +220,7 @@ end
 
 local function repair_ended()
   leave_other_queues('')
+  if uninformed then tell_parent() end
   -- The output of an ended run is complete. Its checkpoint may be gone, so nothing would tell which events are void.
   if run.token then drop_owner() end
   redis.call('SREM', live_key(), id)
@@ -193,6 +248,7 @@ local function repair_times()
 end
 
 if fault == 'unreadable' then return set_aside() end
+repair_fields()
 if run.over then
   repair_ended()
   return { 'repaired' }

@@ -14,14 +14,19 @@
 -- Answers: ok, left, again, bad, unreadable
 --   left: the request was still waiting, and has left the line
 --   again: the request has ended before, or never existed
+--   unreadable: a key has another type; the request was removed from the others
 local clock = server_ms(now)
 
 local function finish(name, number, cost)
   if not number then return 'bad' end
   local rate = read_rate(name) or { speed = 0, at_once = FAR_FUTURE }
-  local bucket = read_bucket(name, rate.speed, clock, worker)
-  if not bucket then return 'unreadable' end
-  local request = worker .. '-' .. int(number)
+  local bucket, request = read_bucket(name, rate.speed, clock, worker), worker .. '-' .. int(number)
+  if not bucket then
+    -- A key has another type. In the other keys the request would block calls after the repair, as long as its worker lives.
+    redis.pcall('ZREM', holders_key(name), request)
+    redis.pcall('ZREM', turns_key(name), request)
+    return 'unreadable'
+  end
   local reserved = tonumber(redis.call('ZSCORE', holders_key(name), request))
   bucket.seen = math.max(bucket.seen, number)
   local answer = 'again'

@@ -22,7 +22,7 @@
 --   full: too many signals of the run were not received, or they are too large together, and the run does not wait for this topic;
 --     or the run has too many grants
 --   bad: the topic is not a valid name
---   unreadable: a key has another type
+--   unreadable: a key has another type, or the numbers of the topic can't be read
 local clock = server_ms(now)
 local run = read_run(id)
 local counters = run and read_counters(run.counters)
@@ -33,6 +33,9 @@ local operations, keys = redis.pcall('ZCARD', signal_operations_key(id)), redis.
 if type(redis.pcall('HLEN', signals)) ~= 'number' or type(operations) ~= 'number' or type(keys) ~= 'number' then
   return { 'unreadable' }
 end
+local function is_readable(number) return not number or natural(number) end
+local oldest, newest = read_fields(signals_key(id), 'first:' .. topic, 'last:' .. topic)
+if not is_readable(oldest) or not is_readable(newest) then return { 'unreadable' } end
 -- Answer a send that stores nothing. The answer writes a field again, so that a WAIT for replicas covers the first send.
 local function repeat_send(answer)
   redis.call('HSET', run_key(id), 'beside', run.beside or 's')
@@ -50,7 +53,7 @@ local function remove_received(count, bytes)
   local all = read_received(id)
   all[GRANT_TOPIC] = nil
   for name, received in pairs(all) do
-    local first = tonumber(redis.call('HGET', signals, 'first:' .. name) or received + 1)
+    local first = natural(redis.call('HGET', signals, 'first:' .. name) or '') or received + 1
     for number = first, received do
       local field = int(number) .. ':' .. name
       local _, _, payload = string.find(redis.call('HGET', signals, field) or '', '^%d+ %d+ (.*)$')

@@ -16,7 +16,7 @@ local function is_member(key, member) return try('SISMEMBER', key, member) == 1 
 -- whether it exists: dozens of specs of a megabyte in one script would delay every other caller.
 local function inspect_run(id)
   local run = read_named(run_key(id), 'status', 'token', 'route', 'counters', 'retention', 'once', 'cancel', 'expires',
-    'ended', 'kill', 'wait', 'group')
+    'ended', 'kill', 'wait', 'group', 'spend', 'beside', 'joined')
   if not run then return nil end
   run.spec = redis.call('HEXISTS', run_key(id), 'spec') == 1
   run.worker = run.token and worker_of(run.token)
@@ -34,6 +34,42 @@ local function find_unreadable(run)
   if not run.counted then return 'counters ' .. (run.counters or '') end
   if run.open and not run.spec then return 'spec' end
   return nil
+end
+
+-- Return false if the field `spend` can't be right: it can't be read, a number is too large to be exact, or the part that was added to
+-- the parent is more than the run has spent. A field that can't be read is written back as other text.
+local function is_spend_sound(text)
+  local spend = read_spend(text)
+  local usd, tokens, requests = sum_spend(spend)
+  if write_spend(spend) ~= text then return false end
+  return spend.rolled_usd <= usd and spend.rolled_tokens <= tokens and spend.rolled_requests <= requests
+end
+
+-- Return the detail of a damaged field `spend`; nil if the field has no fault.
+local function find_misspent(run)
+  if run.spend then return not is_spend_sound(run.spend) and run.spend or nil end
+  return string.find(run.beside or '', 'b', 1, true) and '' or nil
+end
+
+-- Return the letters that are missing in the field `beside`, of those that say that the run has another field.
+local function find_missing_letters(run)
+  local letters = {}
+  for letter, field in pairs({ b = 'spend', j = 'joined', l = 'group' }) do
+    if run[field] and not string.find(run.beside or '', letter, 1, true) then letters[#letters + 1] = letter end
+  end
+  table.sort(letters)
+  return table.concat(letters)
+end
+
+-- Return the parent of an ended child, if a step of the parent still waits for the ending.
+local function find_uninformed_parent(run)
+  local parent, life, base, index = string.match(run.joined or '', JOINED_PATTERN)
+  if not parent then return nil end
+  local counters, status = read_fields(run_key(parent), 'counters', 'status')
+  if not is_open(status) or string.match(counters or '', '^%d+') ~= life then return nil end
+  local spawned = read_join(parent, base)
+  if not spawned or tonumber(index) >= spawned then return nil end
+  return try('HEXISTS', results_key(parent), base .. ':' .. index) == 0 and parent or nil
 end
 
 -- Return all faults of a run as { fault, detail, fault, detail, … }, and the run; nil if there is no such run.
@@ -102,6 +138,9 @@ local function find_faults(id)
     add('held', run.worker or run.token)
   end
   if home and run.expires and not is_scored(deadlines_key(), 'expire:' .. id) then add('timeless', 'expire') end
+  local misspent, letters = find_misspent(run), find_missing_letters(run)
+  if misspent then add('misspent', misspent) end
+  if run.open and letters ~= '' then add('unnoted', letters) end
 
   local ttl, saved = redis.call('PTTL', key), redis.call('PTTL', ckpt_key(id))
   if run.open then
@@ -110,6 +149,8 @@ local function find_faults(id)
     return found, run
   end
   if is_member(live_key(), id) then add('live') end
+  local parent = find_uninformed_parent(run)
+  if parent then add('untold', parent) end
   if ttl < 0 then add('endless', 'run') elseif saved == -1 then add('endless', 'checkpoint') end
   if ttl > SOON and run.spec and not is_scored(ended_key(run.status), id) then add('unlisted', run.status) end
   return found, run

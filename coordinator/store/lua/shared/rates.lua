@@ -10,6 +10,12 @@ local function next_ticket(name)
   return (tonumber(last) or 0) + LEAST_TICKET
 end
 
+-- Return a number of the bucket; nil if it is missing or can't be read. A number that is not finite would never expire.
+local function finite(text)
+  local number = tonumber(text)
+  return number and math.abs(number) < FAR_FUTURE and number or nil
+end
+
 -- Return the bucket of a name as it is now; nil if a key has a wrong type. A clock that was set back neither raises the level nor
 -- stops it from falling, and does not prolong a back-off. `seen` is the highest number that the worker has sent for the name. `front`
 -- is the ticket that the first request of the line has, if no gap is before it; nil if it is not known. Requests with a ticket below
@@ -20,12 +26,12 @@ local function read_bucket(name, speed, clock, worker)
   local held, waiting = redis.pcall('ZCARD', holders_key(name)), redis.pcall('ZCARD', turns_key(name))
   if values.err or type(held) ~= 'number' or type(waiting) ~= 'number' then return nil end
   local level, at, resumes, pause, ticket, settled, front, late, seen = unpack(values)
-  level, at, resumes, pause = tonumber(level) or 0, tonumber(at) or clock, tonumber(resumes) or 0, tonumber(pause) or 0
+  level, at, resumes, pause = finite(level) or 0, finite(at) or clock, finite(resumes) or 0, finite(pause) or 0
   return {
     level = math.max(0, level - math.max(0, clock - at) * speed),
     resumes = math.min(resumes, clock + pause), pause = pause,
-    ticket = waiting == 0 and 0 or tonumber(ticket) or next_ticket(name), settled = settled or '0', seen = tonumber(seen) or 0,
-    front = waiting > 0 and tonumber(front) or nil, late = waiting > 0 and tonumber(late) or 0,
+    ticket = waiting == 0 and 0 or finite(ticket) or next_ticket(name), settled = settled or '0', seen = finite(seen) or 0,
+    front = waiting > 0 and finite(front) or nil, late = waiting > 0 and finite(late) or 0,
     held = held, waiting = waiting, new = not seen,
   }
 end

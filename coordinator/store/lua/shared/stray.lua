@@ -96,6 +96,10 @@ local function is_unwatched(name)
   return not when or (try('HGET', schedule_key(name), 'state') == 'active' and tonumber(when) >= FAR_FUTURE)
 end
 
+-- The letter of each family in the field `beside` of a run: without it, scripts ignore the key.
+local LETTERS = { signals = 's', ['signal-keys'] = 's', ['signal-operations'] = 's', joins = 'r', results = 'r', effects = 'e',
+  output = 'o', graph = 'g', ['graph-index'] = 'g', ['graph-threads'] = 'g' }
+
 -- Return the fault of a key that belongs to a run, a worker or a schedule; nil if the key has no fault.
 local function find_leak(family, name, expected)
   local key, id, generation = key_of(family, name)
@@ -109,7 +113,7 @@ local function find_leak(family, name, expected)
   if family == 'schedule' then return is_unwatched(name) and 'unwatched' or nil end
   if family == 'once' then id = string.match(redis.call('GET', key), '^(%S+) ') end
   if not id or not exists(id) then return ttl == -1 and 'leaked' or nil end
-  local status = try('HGET', run_key(id), 'status')
+  local beside, status = read_fields(run_key(id), 'beside', 'status')
   local ended = is_ended(status)
   if family == 'once' then return ttl == -1 and ended and 'endless' or nil end
   if family == 'ckpt' then return nil end
@@ -119,5 +123,7 @@ local function find_leak(family, name, expected)
     if not head or int(head.generation) ~= generation then return ttl == -1 and 'leaked' or nil end
   end
   if ended then return ttl == -1 and 'endless' or nil end
-  return is_open(status) and ttl >= 0 and 'mortal' or nil
+  if not is_open(status) then return nil end
+  if ttl >= 0 then return 'mortal' end
+  return LETTERS[family] and not string.find(beside or '', LETTERS[family], 1, true) and 'unnoted' or nil
 end

@@ -31,8 +31,10 @@ end
 local function find_reason(id, condition, clock)
   for topic, received in pairs(condition.topics) do
     local last, first = unpack(redis.pcall('HMGET', signals_key(id), 'last:' .. topic, 'first:' .. topic))
+    -- If a number can't be read, wake the run: its handler reports the damage, and nothing else would wake the run.
+    last, first = last and (tonumber(last) or FAR_FUTURE), tonumber(first or 1) or 1
     -- A run that starts again from the beginning has received no signal. Signals below `first` were removed, and do not count.
-    if last and tonumber(last) >= math.max(received + 1, tonumber(first or 1)) then return 'signal ' .. topic end
+    if last and last >= math.max(received + 1, first) then return 'signal ' .. topic end
   end
   for base, need in pairs(condition.steps) do
     local text = redis.pcall('HGET', joins_key(id), base)
