@@ -18,12 +18,14 @@ class Environment:
         redis_url: REDIS_URL, the server in an environment that many programs share.
         namespace: RUNS_NAMESPACE.
         compress: RUNS_COMPRESS, the codec that compresses stored values.
+        loop: RUNS_LOOP, the event loop of the processes of a fleet.
     """
 
     url: str = ""
     redis_url: str = ""
     namespace: str = ""
     compress: str = ""
+    loop: str = ""
 
 
 def read_environment() -> Environment:
@@ -33,4 +35,5 @@ def read_environment() -> Environment:
         redis_url=os.environ.get("REDIS_URL", ""),
         namespace=os.environ.get("RUNS_NAMESPACE", ""),
         compress=os.environ.get("RUNS_COMPRESS", ""),
+        loop=os.environ.get("RUNS_LOOP", ""),
     )

@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+
+if TYPE_CHECKING:  # most tests with processes need no browser
+    from playwright.sync_api import Browser
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SENTENCE = "chromium is not installed (Debian: apt-get install chromium)"
@@ -29,6 +32,8 @@ def find_chromium() -> str:
 @pytest.fixture
 def browser() -> Iterator[Browser]:
     """A browser without a window, for one test. Playwright's event loop would disturb the asynchronous tests after it."""
+    from playwright.sync_api import sync_playwright
+
     path = find_chromium()
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

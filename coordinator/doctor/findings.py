@@ -147,8 +147,8 @@ def _describe_run(fault: str, detail: str) -> str:
         case "untold":
             return f"has ended, but its parent {detail} still waits for its ending"
         case "misspent":
-            what = f"is not valid ({detail[:80]!r})" if detail else "is missing"
-            return f"has spent an amount whose record {what}: its budget does not count all of it"
+            what = f"is not valid ({detail!r})" if detail else "is missing"
+            return f"has a record of its spending that {what}, so that its budget does not count all of it"
         case "unnoted":
             fields = " and ".join(_FIELD_NAMES[letter] for letter in detail if letter in _FIELD_NAMES)
             return f"has {fields}, but its hash does not note it: scripts would ignore it"

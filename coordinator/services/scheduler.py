@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from coordinator.errors import BadOption, CoordinatorError, ServerFull, Unreadable
+from coordinator.errors import BadOption, CoordinatorError, ServerFull, Unconfirmed, Unreadable
 from coordinator.model.policies.schedule import Firing, ScheduleState, firings, rules_from, run_id
 from coordinator.services.service_loop import LONGEST_REST, Partition
 from coordinator.store.plans import schedules as plans
@@ -101,12 +101,16 @@ class Scheduler:
         self, steps: dict[Fire, DueSchedule], troubles: list[tuple[DueSchedule, CoordinatorError]]
     ) -> list[str]:
         words: list[str] = []
+        unconfirmed: Unconfirmed | None = None
         for part in _batches(steps, STEPS):
             plan = plans.fire(self._partition.keys, part, grace=CANCEL_GRACE, now=self._partition.now())
             try:
                 answers = await self._partition.ask(plan)
             except ServerFull as error:
                 troubles += [(entry, error) for entry in {steps[step].name: steps[step] for step in part}.values()]
+                continue
+            except Unconfirmed as error:  # the other parts are tried too
+                unconfirmed = error
                 continue
             for step, (word, run) in zip(part, answers, strict=True):
                 words.append(word)
@@ -115,6 +119,8 @@ class Scheduler:
                     troubles.append(
                         (steps[step], Unreadable("a key that its run needs has a wrong type: run 'coordinator doctor'"))
                     )
+        if unconfirmed is not None:
+            raise unconfirmed
         return words
 
     async def _report(self, entry: DueSchedule, error: CoordinatorError, now: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from coordinator import Client
 from coordinator.store.transport.connections import valkey_process
+from tests.servers import Server, free_port
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,29 @@ def test_workers_run_without_standard_files(closed: tuple[int, ...], tmp_path: P
         fleet.send_signal(signal.SIGTERM)
         assert fleet.wait(60) == 0
     wait_until(lambda: not valkey_process.is_alive(tmp_path / "data"), "the server to stop", timeout=60)
+
+
+@pytest.mark.matrix("more cases with real processes")
+@pytest.mark.parametrize("closed", [(0, 1, 2), (0,), (1, 2)], ids=["012", "0", "12"])
+def test_a_coordinator_runs_without_standard_files(
+    closed: tuple[int, ...], valkey_server: Server, namespace: str
+) -> None:
+    """The run is delayed, so that only a coordinator can queue it. Both programs have a listening socket too."""
+    environment = os.environ | {"RUNS_NAMESPACE": namespace, "RUNS_URL": valkey_server.url}
+    started = [
+        subprocess.Popen(
+            without(closed, "-m", f"{program}.cli", "start", *words, "--health", f"127.0.0.1:{free_port()}"),
+            cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        for program, words in (("coordinator", []), ("workers", ["tests.e2e.app:runs"]))
+    ]  # fmt: skip
+    try:
+        with Client(valkey_server.url, namespace) as client:
+            assert client.enqueue("add", {"left": 2, "right": 3}, delay=0.5).result(60) == 5
+    finally:
+        for process in started:
+            process.send_signal(signal.SIGTERM)
+        assert [process.wait(60) for process in started] == [0, 0]
 
 
 @pytest.mark.quick_cases(2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -26,13 +25,8 @@ UNASKED = "ignored SIGTERM"
 pytestmark = pytest.mark.timeout(240)
 
 
-def start(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: str = "") -> subprocess.Popen[bytes]:
-    """Start one worker process, on an event loop of this kind, and return its supervisor when the worker is ready."""
-    if loop == "asyncio":  # a module that cannot be imported hides the installed uvloop
-        hidden = tmp_path / "hidden"
-        hidden.mkdir()
-        (hidden / "uvloop.py").write_text("raise ImportError('hidden by a test')\n")
-        monkeypatch.setenv("PYTHONPATH", str(hidden), prepend=os.pathsep)
+def start(stage: Stage) -> subprocess.Popen[bytes]:
+    """Start one worker process, and return its supervisor when the worker is ready."""
     fleet = stage._start("workers", "start", APP, "--lease", "60", "--grace", "60")
     wait_until(lambda: " ready: " in stage.logs(), "the worker to be ready", 60)
     return fleet
@@ -41,9 +35,10 @@ def start(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: s
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_a_handler_that_ends_its_own_child_does_not_drain_its_worker(
-    stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: str
+    stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
-    fleet = start(stage, monkeypatch, tmp_path, loop)
+    monkeypatch.setenv("RUNS_LOOP", loop)
+    fleet = start(stage)
     (worker,) = children(fleet.pid)
     neighbours = client.enqueue_many([("neighbour", {})] * 3)
     wait_until(lambda: len(stage.events("start")) == 3, "the neighbours to run")
@@ -62,9 +57,9 @@ def test_a_handler_that_ends_its_own_child_does_not_drain_its_worker(
 
 @pytest.mark.matrix("more cases with real processes")
 def test_a_worker_names_the_likely_cause_of_a_signal_that_its_supervisor_did_not_order(
-    stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stage: Stage, client: Client
 ) -> None:
-    fleet = start(stage, monkeypatch, tmp_path)
+    fleet = start(stage)
     (worker,) = children(fleet.pid)
     os.kill(worker, signal.SIGTERM)
     wait_until(lambda: UNASKED in stage.logs(), "the warning")
@@ -78,11 +73,9 @@ def test_a_worker_names_the_likely_cause_of_a_signal_that_its_supervisor_did_not
     assert stop(fleet) == 0
 
 
-def test_a_signal_to_the_whole_control_group_drains_once(
-    stage: Stage, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_signal_to_the_whole_control_group_drains_once(stage: Stage, client: Client) -> None:
     """systemd sends SIGTERM to the supervisor and to its workers, in any order."""
-    fleet = start(stage, monkeypatch, tmp_path)
+    fleet = start(stage)
     (worker,) = children(fleet.pid)
     (handle,) = client.enqueue_many([("neighbour", {})])
     wait_until(lambda: stage.events("start"), "the run to start")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 from tests.e2e.app import journal
@@ -92,3 +93,12 @@ async def family(run: AsyncRun, ways: list[str]) -> list[str]:
     unknown: Any = ("unknown", {})
     alone = await run.gather("expires", [unknown], return_failures=True, expires=1)
     return [str(one.status) if isinstance(one, ChildFailed) else one for one in (*together, *alone)]
+
+
+@runs.handler(linger=0, throttle=0)
+async def alarm(run: AsyncRun, number: int, at: float) -> list[Any]:
+    """Wait for a signal until a moment, in seconds since 1970. Return the payload or None, and that of a signal that came later."""
+    signal = await run.receive("word", timeout=max(0.0, at - time.time()), default=None)
+    journal(run, "woke", number)
+    later = await run.receive("word", timeout=0, default=None)
+    return [None if one is None else one.payload for one in (signal, later)]

@@ -7,6 +7,7 @@ delay a heartbeat. Each partition has its own heartbeats: a partition that canno
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -92,10 +93,12 @@ class Heartbeat:
         self._moved: dict[Lease, float] = {}
         # Is called in the heartbeat's thread, with the seconds that each answer took.
         self.on_round_trip: Callable[[float], None] | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="heartbeat", daemon=True)
+        # Is called on the worker's event loop, with the error that ended the thread.
+        self.on_failed: Callable[[BaseException], None] = lambda error: None
+        self._thread = threading.Thread(target=self._run_thread, name="heartbeat", daemon=True)
 
     def start(self, report: Callable[[BeatResult], None]) -> None:
-        """Start the thread, and wait until its event loop runs.
+        """Start the thread, and wait until its event loop runs or has failed.
 
         Args:
             report: A function that is called with each result, on the worker's event loop.
@@ -106,13 +109,11 @@ class Heartbeat:
 
     def watch(self, lease: Lease) -> None:
         """Start to send heartbeats for a lease."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._watch, lease)
+        self._call(self._watch, lease)
 
     def poke(self, lease: Lease) -> None:
         """Send a heartbeat for a lease now, with a comparison of held and owned runs."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._poke, lease)
+        self._call(self._poke, lease)
 
     def moved_at(self) -> float:
         """Return the monotonic time at which the last heartbeat was sent, in the partition where this time is earliest."""
@@ -120,11 +121,27 @@ class Heartbeat:
 
     def stop(self) -> None:
         """Stop the thread, and wait for its end for up to 10 seconds."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._stopped.set)
+        if self._loop is not None:
+            self._call(self._stopped.set)
         self._thread.join(timeout=10)
 
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function in the heartbeat's thread. If the thread has failed, do nothing: the worker drains then."""
+        if self._loop is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the event loop of the thread is closed
+            self._loop.call_soon_threadsafe(function, *arguments)
+
     # -- in the heartbeat's thread
+
+    def _run_thread(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001  # for example, a handler has closed the files of this event loop
+            with contextlib.suppress(RuntimeError):  # the worker's event loop is closed
+                self._worker_loop.call_soon_threadsafe(self.on_failed, error)
+        finally:
+            self._ready.set()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 from coordinator.store.plans import attempts as attempt_plans
@@ -27,8 +28,8 @@ class CallLimits(Protocol):
         """Make the call with this number ask the server immediately, because it may get a place."""
         ...
 
-    def check(self, partition: int, number: int, name: str) -> None:
-        """End a call again if it has ended in this process, because the server may have lost the end."""
+    def check(self, partition: int, name: str, numbers: Sequence[int]) -> None:
+        """End calls again that have ended in this process, because the server may have lost their ends."""
         ...
 
 
@@ -93,10 +94,9 @@ class BeatResults:
                 attempt.hint()
         elif what == "limit" and id.isdecimal() and self._limits is not None:
             self._limits.hint(int(id))
-        elif what == "call" and self._limits is not None:
-            number, _, name = id.partition(" ")
-            if number.isdecimal():
-                self._limits.check(partition, int(number), name)
+        elif what == "calls" and self._limits is not None:
+            name, *numbers = id.split()
+            self._limits.check(partition, name, [int(number) for number in numbers if number.isdecimal()])
         elif what == "drain":
             self._drain()
 

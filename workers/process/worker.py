@@ -198,6 +198,7 @@ class Worker:
         threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="handler")
         self._build(wire, namespace, resources, threads)
         assert self._intake is not None
+        self._heartbeat.on_failed = self._stop_without_heartbeats
         self._heartbeat.start(self._results.handle)
         self.moved_at = self._heartbeat.moved_at
         listening: list[asyncio.Task[Any]] = []
@@ -269,6 +270,15 @@ class Worker:
             wire, options, self.registry, clock, self._slots, health, membership, heartbeat, results, runner, tasks
         )
         self._intake.set_outdated(self._outdated)
+
+    def _stop_without_heartbeats(self, error: BaseException) -> None:
+        """Drain without grace, because the leases of this process end soon, and then raise an error, so that the process ends."""
+        logger.error(
+            "the heartbeat thread of process %d has ended with an error, so that its leases cannot be renewed; draining: %r",
+            os.getpid(), error,
+        )  # fmt: skip
+        self._shutdown.fail(error)
+        self._shutdown.request_without_grace()
 
     async def _wait_until_stopped(self, intake: Intake, listening: Sequence[asyncio.Task[Any]]) -> None:
         """Wait until the worker is asked to stop, or one of its parts fails."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import select
 import signal
@@ -19,6 +20,7 @@ from coordinator import logs
 from coordinator.config import Settings, set_process_settings
 from coordinator.errors import CoordinatorError
 from coordinator.metrics import otel
+from coordinator.store.transport.connections.open_files import identify_file
 from workers.handlers.registry import Registry
 from workers.metrics.worker_metrics import WorkerMetrics
 from workers.process.options import WorkerOptions
@@ -29,7 +31,9 @@ from workers.program.registries import fast_runner, load_all, tune_garbage_colle
 from workers.program.safe_stdout import install_safe_output
 from workers.program.stray_signals import StraySignals, restore_signals_in_forked_processes
 
+logger = logging.getLogger(__name__)
 HEARTBEAT_REPORT_SECONDS = 1.0
+PIPE_CHECK_SECONDS = 1.0
 
 
 def main() -> None:
@@ -56,8 +60,9 @@ def main() -> None:
         tune_garbage_collector()
         restore_signals_in_forked_processes()
         metrics = make_metrics(registry, order.get("metrics"))
+        run = fast_runner()
         work = _work(registry, worker_options, supervisor, metrics, takes_orders=order.get("sends_drain", False))
-        code = fast_runner()(work)
+        code = run(work)
     except CoordinatorError as error:
         supervisor.report(f"fails {error}")
         sys.stderr.write(f"workers: {error}\n")
@@ -65,11 +70,15 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001  # an ordinary exit would wait for the threads of plain handlers
         supervisor.report(f"fails {type(error).__name__}: {error}")
         traceback.print_exc()
-    exit_process(code, HURRIED_EXIT_SECONDS if supervisor.hurried else EXIT_SECONDS)
+    finally:  # even if the error cannot be written, because a handler has closed the files of this process
+        exit_process(code, HURRIED_EXIT_SECONDS if supervisor.hurried else EXIT_SECONDS)
 
 
 class SupervisorPipes:
     """The two pipes to the supervisor of this process.
+
+    A handler, or a library that it uses, may close a pipe by its number, for example because it closes a file of its own twice.
+    The number may then belong to another file, such as a connection to the server. So nothing is read or written before a check.
 
     Args:
         lifeline: The reading end of the pipe on which the supervisor sends commands. The pipe is closed when the supervisor ends.
@@ -82,10 +91,17 @@ class SupervisorPipes:
 
     def __init__(self, lifeline: int, reports: int, unread: bytes) -> None:
         self._lifeline, self._reports, self._unread = lifeline, reports, unread
+        self._files = {number: identify_file(number) for number in (lifeline, reports)}
         self.hurried = False
 
+    def is_open(self, number: int) -> bool:
+        """Return False if a part of this process has closed this pipe."""
+        return identify_file(number) == self._files[number]
+
     def report(self, line: str) -> None:
-        """Write one line to the supervisor."""
+        """Write one line to the supervisor. Do nothing if the pipe is closed at one of its ends."""
+        if not self.is_open(self._reports):
+            return  # `drain_when_closed` notices this
         try:
             os.write(self._reports, " ".join(line.split())[:2000].encode() + b"\n")
         except BrokenPipeError:
@@ -104,14 +120,28 @@ class SupervisorPipes:
         loop = asyncio.get_running_loop()
 
         def read_commands() -> None:
-            part = os.read(self._lifeline, 1024)
-            if not part:  # the supervisor has ended
+            part = os.read(self._lifeline, 1024) if self.is_open(self._lifeline) else b""
+            if not part:  # the supervisor has ended, or the lifeline was closed in this process
                 loop.remove_reader(self._lifeline)
                 worker.drain()
             self._unread += part
             self._process_commands(worker)
 
         loop.add_reader(self._lifeline, read_commands)
+
+    async def drain_when_closed(self, worker: Worker) -> None:
+        """Drain the worker when a part of this process has closed one of the pipes.
+
+        The supervisor could not drain such a process, and the process would not notice the end of the supervisor.
+        """
+        while all(map(self.is_open, self._files)):
+            await worker.clock.asleep(PIPE_CHECK_SECONDS)
+        logger.error(
+            "process %d drains and is replaced: its pipe to the supervisor was closed in this process. Probably a handler, or a "
+            "library that it uses, has closed a file descriptor twice or has closed one that it did not open",
+            os.getpid(),
+        )
+        worker.drain()
 
     def _process_commands(self, worker: Worker) -> None:
         *lines, self._unread = self._unread.split(b"\n")
@@ -219,6 +249,7 @@ async def _work(
             await worker.clock.asleep(HEARTBEAT_REPORT_SECONDS)
 
     reporting: list[asyncio.Task[Any]] = [asyncio.create_task(each()) for each in (report_ready, report_heartbeats)]
+    reporting.append(asyncio.create_task(supervisor.drain_when_closed(worker)))
     try:
         return await worker.run()
     finally:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from coordinator.environment import read_environment
 from coordinator.errors import BadOption
 from workers.handlers.registry import Registry
 
@@ -99,13 +100,23 @@ def tune_garbage_collector() -> None:
 
 
 def fast_runner() -> Any:
-    """Return a function that runs a coroutine, on uvloop if it is installed (the extra `speed`).
+    """Return a function that runs a coroutine, on uvloop if it is installed (the extra `speed`) and RUNS_LOOP allows it.
 
     Unlike `asyncio.run`, the function does not wait for the tasks that are left: a handler that ignores every cancellation would
     keep the process alive forever.
+
+    Raises:
+        BadOption: If RUNS_LOOP is not valid, or names uvloop although uvloop is not installed.
     """
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop().run_until_complete
-    return uvloop.new_event_loop().run_until_complete
+    wanted = read_environment().loop
+    if wanted not in ("", "asyncio", "uvloop"):
+        raise BadOption(f"RUNS_LOOP is {wanted!r}: use asyncio or uvloop")
+    if wanted != "asyncio":
+        try:
+            import uvloop
+        except ImportError:
+            if wanted == "uvloop":
+                raise BadOption("RUNS_LOOP is uvloop, which is not installed: pip install uvloop") from None
+        else:
+            return uvloop.new_event_loop().run_until_complete
+    return asyncio.new_event_loop().run_until_complete

@@ -207,11 +207,13 @@ class _ProgressBar:
         self._task, self._total = self._bar.add_task(what, total=total), total
 
     def __enter__(self) -> Callable[[], Iterator[int]]:
-        self._bar.start()
+        if not self._bar.disable:
+            self._bar.start()
         return self._advance
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # rich 14.1 and older print an empty line for a bar that is disabled
+            self._bar.stop()
 
     def _advance(self) -> Iterator[int]:
         for number in range(self._total):

@@ -161,7 +161,7 @@ class Claimed(NamedTuple):
         spent: The time of the run that counts for its deadlines, encoded.
         spend: What the run has spent of its budget, encoded.
         killed: The error of the deadline at which the previous life of the run was killed, encoded; empty if it was not killed.
-        last: True if no other run was waiting on the worker's routes after the claim.
+        none_left: True if the claim has left no run waiting on the worker's routes.
     """
 
     id: str
@@ -176,7 +176,7 @@ class Claimed(NamedTuple):
     spent: str = ""
     killed: bytes = b""
     spend: str = ""
-    last: bool = False
+    none_left: bool = False
 
 
 def claim(
@@ -210,11 +210,11 @@ def claim(
     answer = word(reply)
     if answer not in ("ok", "suspect"):
         return answer, []
-    suspect, last = answer == "suspect", len(reply) > 2 and reply[2] == 0
-    return answer, [_claimed(row, suspect, last) for row in reply[1]]
+    suspect, none_left = answer == "suspect", len(reply) > 2 and reply[2] == 0
+    return answer, [_claimed(row, suspect, none_left) for row in reply[1]]
 
 
-def _claimed(row: Sequence[Any], suspect: bool, last: bool) -> Claimed:
+def _claimed(row: Sequence[Any], suspect: bool, none_left: bool) -> Claimed:
     id, token, route, spec, cause, counters, prev, spent, killed, checkpoint = row
     if isinstance(checkpoint, bytes):
         checkpoint = "paged"
@@ -232,7 +232,7 @@ def _claimed(row: Sequence[Any], suspect: bool, last: bool) -> Claimed:
         spent,
         killed,
         spend,
-        last,
+        none_left,
     )
 
 

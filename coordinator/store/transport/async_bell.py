@@ -21,9 +21,9 @@ from coordinator.store.transport.connections.async_pool import (
     close_pools,
     drop_connection,
     make_async_pool,
-    transport_of,
 )
 from coordinator.store.transport.connections.exchange import exchange_async
+from coordinator.store.transport.connections.open_files import transport_of
 from coordinator.store.transport.connections.settings import CONNECT_SECONDS
 from coordinator.store.transport.connections.silence import SilenceLimit
 from coordinator.store.transport.drivers import Plan

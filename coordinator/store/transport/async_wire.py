@@ -21,9 +21,9 @@ from coordinator.store.transport.connections.async_pool import (
     close_pools,
     drop_connection,
     make_async_pool,
-    transport_of,
 )
 from coordinator.store.transport.connections.exchange import exchange_async
+from coordinator.store.transport.connections.open_files import transport_of
 from coordinator.store.transport.connections.silence import SilenceLimit
 from coordinator.store.transport.error_mapping import SlotMoved, TransientError, map_error
 from coordinator.store.transport.lane import MOST_REDIRECTS, Lane, LaneFinder

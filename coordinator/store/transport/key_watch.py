@@ -18,9 +18,9 @@ from coordinator.store.transport.connections.async_pool import (
     close_pools,
     drop_connection,
     make_async_pool,
-    transport_of,
 )
 from coordinator.store.transport.connections.exchange import encode_commands
+from coordinator.store.transport.connections.open_files import transport_of
 from coordinator.store.transport.connections.settings import CONNECT_SECONDS
 from coordinator.store.transport.error_mapping import ErrorReply, TransientError, final_error, map_error
 from coordinator.store.transport.topology import make_topology

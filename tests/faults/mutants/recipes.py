@@ -2243,8 +2243,8 @@ MUTANTS = [
     Mutant(
         "a call that is still open is ended",
         "workers/attempt/waits/limits.py",
-        "if number not in self._open and lease",
-        "if lease",
+        "            if number not in self._open:\n",
+        "            if True:\n",
         "tests/integration/worker/test_worker_limits.py::test_call_whose_end_the_server_has_lost_frees_its_place",
     ),
     Mutant(
@@ -2258,15 +2258,22 @@ MUTANTS = [
     Mutant(
         "a claim does not say that a suspect waits",
         LUA + "attempts/claim.lua",
-        "      ring(suspect_bell_key(routes[r]))\n      others = 1\n",
-        "      ring(suspect_bell_key(routes[r]))\n",
+        "local others = ring_for_suspects(routes) and 1 or 0",
+        "local others = ring_for_suspects(routes) and 0 or 0",
         "tests/lua/attempts/test_claim.py::test_run_is_not_the_last_while_a_suspect_waits",
+    ),
+    Mutant(
+        "the token of a suspect's bell is lost",
+        LUA + "attempts/claim.lua",
+        "elseif alone ~= '1' then\n  ring_for_suspects(routes)",
+        "elseif alone == '2' then\n  ring_for_suspects(routes)",
+        "tests/lua/attempts/test_claim.py::test_claim_that_takes_no_suspect_rings_for_it_again",
     ),
     Mutant(
         "claims take one run each although many wait",
         "workers/process/claiming/claimer.py",
-        "self._took_last = bool(runs) and runs[0].last",
-        "self._took_last = bool(runs)",
+        "self._none_left = bool(runs) and runs[0].none_left",
+        "self._none_left = bool(runs)",
         "tests/integration/worker/test_worker_idle.py::test_waiting_claim_that_leaves_runs_is_followed_by_claims_of_many",
     ),
     Mutant(
@@ -5620,6 +5627,56 @@ MUTANTS = [
         "tests/lua/test_state_machine.py::test_long_history_of_children_that_spend_matches_the_model",
     ),
     Mutant(
+        "a report to the supervisor is written to another file that got the number of the closed pipe",
+        "workers/program/child.py",
+        "        if not self.is_open(self._reports):\n",
+        "        if False:\n",
+        "tests/unit/program/test_closed_pipes.py::test_report_is_not_written_to_a_file_that_got_the_number_of_the_pipe",
+    ),
+    Mutant(
+        "a process whose pipe to the supervisor is closed continues to serve",
+        "workers/program/child.py",
+        "        while all(map(self.is_open, self._files)):\n",
+        "        while True:\n",
+        "tests/unit/program/test_closed_pipes.py::test_worker_drains_when_one_of_its_pipes_is_closed",
+    ),
+    Mutant(
+        "output to a closed file raises an error",
+        "workers/program/safe_stdout.py",
+        "        if found is not None and found == self._file:\n",
+        "        if found == self._file or found is None:\n",
+        "tests/unit/program/test_closed_pipes.py::test_output_whose_file_was_closed_is_discarded",
+    ),
+    Mutant(
+        "output is written to another file that got the number of a closed one",
+        "workers/program/safe_stdout.py",
+        "        if found is not None and found == self._file:\n",
+        "        if found is not None:\n",
+        "tests/unit/program/test_closed_pipes.py::test_output_is_not_written_to_another_file_that_got_its_number",
+    ),
+    Mutant(
+        "a worker waits forever for a heartbeat thread that cannot start",
+        "workers/liveness/heartbeat.py",
+        "        finally:\n            self._ready.set()\n",
+        "",
+        "tests/integration/worker/test_worker_leaving.py::test_worker_whose_heartbeat_thread_cannot_start_fails",
+    ),
+    Mutant(
+        "a worker whose heartbeat thread has failed continues to serve",
+        "workers/process/worker.py",
+        "        self._heartbeat.on_failed = self._stop_without_heartbeats\n",
+        "",
+        "tests/integration/worker/test_worker_leaving.py"
+        "::test_worker_without_heartbeat_thread_leaves_before_its_leases_end",
+    ),
+    Mutant(
+        "RUNS_LOOP=asyncio uses uvloop",
+        "workers/program/registries.py",
+        '    if wanted != "asyncio":\n',
+        "    if True:\n",
+        "tests/unit/program/test_event_loop_choice.py::test_variable_chooses_the_event_loop",
+    ),
+    Mutant(
         "a damaged bucket hides the rates",
         "coordinator/store/plans/rates.py",
         "    except ValueError:\n        return 0.0\n    return number if math.isfinite(number) else 0.0\n",
@@ -5654,5 +5711,29 @@ MUTANTS = [
         'value.decode("utf-8", "replace")',
         "value.decode()",
         "tests/contract/test_client.py::test_entries_of_damaged_queues_stop_no_status_and_no_list",
+    ),
+    Mutant(
+        "a request is written to another file that got the number of a closed connection",
+        "coordinator/store/transport/connections/async_pool.py",
+        " and has_own_file(connection)\n",
+        "\n",
+        "tests/integration/transport/test_closed_connections.py"
+        "::test_idle_connection_is_replaced_and_the_other_file_is_left_alone",
+    ),
+    Mutant(
+        "an exchange on a closed connection waits while bytes move on the connection that got its number",
+        "coordinator/store/transport/connections/silence.py",
+        "        if not has_own_file(self._connection):",
+        "        if False:",
+        "tests/integration/transport/test_closed_connections.py"
+        "::test_exchange_ends_although_bytes_move_on_the_other_connection",
+    ),
+    Mutant(
+        "a closed connection that is not used keeps other connections from being opened",
+        "coordinator/store/transport/connections/async_pool.py",
+        "        abort_closed_connections()\n",
+        "",
+        "tests/integration/transport/test_closed_connections.py"
+        "::test_closed_connection_that_is_not_used_does_not_keep_others_from_being_opened",
     ),
 ]

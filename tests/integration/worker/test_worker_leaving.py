@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import errno
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import pytest
@@ -24,10 +25,10 @@ async def here(valkey_server: Server, namespace: str) -> AsyncIterator[Bench]:
         yield made
 
 
-def waiting_registry() -> Registry[Any]:
+def waiting_registry(grace: float = 0.0) -> Registry[Any]:
     runs = Registry()
 
-    @runs.handler(grace=0.0)
+    @runs.handler(grace=grace)
     async def waits(run: AsyncRun) -> None:
         await asyncio.Event().wait()
 
@@ -55,6 +56,34 @@ async def test_worker_records_that_it_has_left(here: Bench) -> None:
     await performing(worker)
     assert await here.end(worker, task) == 0
     assert worker.has_left
+
+
+async def test_worker_without_heartbeat_thread_leaves_before_its_leases_end(here: Bench) -> None:
+    """A handler may have closed the files of the thread's event loop. Without heartbeats the server would take the runs."""
+    worker, task = here.worker(waiting_registry(grace=2 * HANG))
+    id = await here.enqueue("waits")
+    await performing(worker)
+    loop = worker._heartbeat._loop
+    assert loop is not None
+    loop.call_soon_threadsafe(loop.stop)
+    with pytest.raises(RuntimeError, match="stopped before"):
+        await asyncio.wait_for(task, HANG)
+    assert here.status(id) == "queued"
+    assert here.counters(id).strikes == 0
+    assert worker.has_left
+
+
+async def test_worker_whose_heartbeat_thread_cannot_start_fails(here: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example because the process has too many open files."""
+
+    def no_loop(main: Coroutine[Any, Any, None]) -> None:
+        main.close()
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("workers.liveness.heartbeat.asyncio.run", no_loop)
+    _, task = here.worker(waiting_registry())
+    with pytest.raises(OSError, match="too many open files"):
+        await asyncio.wait_for(task, HANG)
 
 
 @pytest.mark.parametrize("deaf", [False, True])

@@ -288,7 +288,8 @@ async def test_call_whose_end_the_server_has_lost_frees_its_place(bench: Bench, 
     await until(bench, 0, 0)
 
 
-async def test_turn_whose_end_the_server_has_lost_leaves_the_line(bench: Bench, client: AsyncClient) -> None:
+async def test_turns_whose_ends_the_server_has_lost_leave_the_line(bench: Bench, client: AsyncClient) -> None:
+    """Put three requests before the first of the line. All of them leave it after one question."""
     outside = Outside()
     await client.set_rate("api", at_once=1)
     worker, _ = bench.worker(callers(outside))
@@ -296,9 +297,9 @@ async def test_turn_whose_end_the_server_has_lost_leaves_the_line(bench: Bench, 
     assert await bench.outcome(await bench.enqueue("async")) == "completed"
     await until(bench, 0, 0)
     partition = partition_for("api", 2)
-    bench.admin.zadd(
-        bench.namespace.keys(partition).turns("api"), {f"{worker._membership.leases[partition].worker}-1": 0}
-    )
+    worker_id = worker._membership.leases[partition].worker
+    lost = {f"{worker_id}-{number}": -number for number in (901, 902, 903)}  # before any ticket that the server gives
+    bench.admin.zadd(bench.namespace.keys(partition).turns("api"), lost)
     assert await bench.outcome(await bench.enqueue("async")) == "completed"
     await until(bench, 0, 0)
 

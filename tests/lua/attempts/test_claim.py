@@ -46,7 +46,7 @@ def test_claim_returns_what_an_attempt_needs_to_start(store: Store) -> None:
     store.later(7)
     run = store.take()
     assert run == Claimed(
-        id, f"{NOW + 7}-1-w1", ROUTES[0], b"\x00spec", "", store.run(id)["counters"], "", None, False, last=True
+        id, f"{NOW + 7}-1-w1", ROUTES[0], b"\x00spec", "", store.run(id)["counters"], "", None, False, none_left=True
     )
     fields = store.run(id)
     assert (fields["status"], fields["token"], fields["started"]) == ("running", run.token, str(NOW + 7))
@@ -58,11 +58,11 @@ def test_claim_says_whether_other_runs_wait(store: Store) -> None:
     store.enqueue(route="default:other@0")
     store.join()
     (run,) = store.claim(want=1)[1]
-    assert run.last, "the other run waits on a route that the claim does not name"
+    assert run.none_left, "the other run waits on a route that the claim does not name"
     for _ in range(3):
         store.enqueue()
-    assert [run.last for run in store.claim(want=2)[1]] == [False, False]
-    assert [run.last for run in store.claim(want=2)[1]] == [True]
+    assert [run.none_left for run in store.claim(want=2)[1]] == [False, False]
+    assert [run.none_left for run in store.claim(want=2)[1]] == [True]
 
 
 def test_run_is_not_the_last_while_a_suspect_waits(store: Store) -> None:
@@ -70,7 +70,18 @@ def test_run_is_not_the_last_while_a_suspect_waits(store: Store) -> None:
     suspect(store)
     store.join()
     (run,) = store.claim(want=1, alone=False)[1]
-    assert not run.last
+    assert not run.none_left
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_claim_that_takes_no_suspect_rings_for_it_again(store: Store, alone: bool) -> None:
+    """The worker may have taken the token of the bell. If it may take the suspect itself, no other worker has to hear of it."""
+    suspect(store)
+    store.join()
+    bell = store.keys.suspect_bell(ROUTES[0])
+    store.client.delete(bell)
+    assert len(store.claim(want=1, alone=alone)[1]) == alone
+    assert store.client.llen(bell) == (not alone)
 
 
 def test_attempts_count_from_one_and_the_epoch_is_the_servers_time(store: Store) -> None:
@@ -313,7 +324,8 @@ def test_bells_ring_where_runs_are_left(store: Store) -> None:
     store.claim()
     store.client.delete(*bells)
     store.claim()
-    assert not store.client.exists(*bells), "who took nothing rings nobody"
+    rung = [store.client.llen(bell) for bell in bells]
+    assert rung == [0, 0, 1, 0], "who took nothing rings only for a suspect, which it may not take"
 
 
 def test_small_checkpoint_is_included_and_a_large_one_is_paged(store: Store) -> None:

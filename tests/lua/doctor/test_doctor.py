@@ -423,24 +423,24 @@ DAMAGE: dict[str, Damage] = {
     "spending that can't be read": Damage(
         spend("waiting", "much"),
         ("run misspent",),
-        "has spent an amount whose record is not valid ('much'): its budget does not count all of it",
+        "has a record of its spending that is not valid ('much'), so that its budget does not count all of it",
         "waiting",
         ["waiting"],
         "waiting",
     ),
     "spending of any bytes": Damage(
-        spend("running", b"\xff 0 0 0 0 0 0 0 0 0"), ("run misspent",), "record is not valid", "running", ["owned:w3"], "running"
+        spend("running", b"\xff 0 0 0 0 0 0 0 0 0"), ("run misspent",), "that is not valid", "running", ["owned:w3"], "running"
     ),
-    "negative spending": Damage(spend("queued", "-1 0 0 0 0 0 0 0 0 0"), ("run misspent",), "record is not valid", "queued"),
+    "negative spending": Damage(spend("queued", "-1 0 0 0 0 0 0 0 0 0"), ("run misspent",), "that is not valid", "queued"),
     "spending that is too large": Damage(
-        spend("delayed", "9" * 400 + " 0 0 0 0 0 0 0 0 0"), ("run misspent",), "record is not valid", "delayed", ["delayed"]
+        spend("delayed", "9" * 400 + " 0 0 0 0 0 0 0 0 0"), ("run misspent",), "that is not valid", "delayed", ["delayed"]
     ),
     "more spending added to the parent than there is": Damage(
-        spend("waiting", "1 1 1 0 0 0 0 2 1 1"), ("run misspent",), "record is not valid ('1 1 1 0 0 0 0 2 1 1')", "waiting"
+        spend("waiting", "1 1 1 0 0 0 0 2 1 1"), ("run misspent",), "that is not valid ('1 1 1 0 0 0 0 2 1 1')", "waiting"
     ),
-    "lost spending": Damage(spend("waiting", None), ("run misspent",), "record is missing", "waiting", ["waiting"], "waiting"),
+    "lost spending": Damage(spend("waiting", None), ("run misspent",), "that is missing", "waiting", ["waiting"], "waiting"),
     "spending of an ended run": Damage(
-        spend("failed", "much"), ("run misspent",), "record is not valid", "failed", ["ended:failed"], "failed"
+        spend("failed", "much"), ("run misspent",), "that is not valid", "failed", ["ended:failed"], "failed"
     ),
     "spending that the run does not note": Damage(
         spend("waiting", "1 1 1 0 0 0 0 0 0 0", "s"),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.clock import Clock
@@ -53,27 +53,30 @@ class ServerLimits:
     metrics: WorkerMetrics | None = None
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _waiting: dict[int, OpenCall] = field(default_factory=dict)
-    _open: set[int] = field(default_factory=set)  # the numbers of all requests whose end the server has not answered
-    _sending: set[asyncio.Task[None]] = field(default_factory=set)
+    _open: set[int] = field(default_factory=set)  # the numbers of all requests until the server has answered their end
+    _sending: set[asyncio.Task[str]] = field(default_factory=set)
 
     def hint(self, number: int) -> None:
         """Make the call with this number ask the server immediately, because it may get a place."""
         if (call := self._waiting.get(number)) is not None:
             call.hint.set()
 
-    def check(self, partition: int, number: int, name: str) -> None:
-        """End a call again if it has ended here. The server asks this because it may have lost the end, for example in a failover.
+    def check(self, partition: int, name: str, numbers: Sequence[int]) -> None:
+        """End calls again that have ended here. The server asks because it may have lost their ends, for example in a failover.
 
         Args:
             partition: The partition of the limit.
-            number: The number of the request.
             name: The name of the limit.
+            numbers: The numbers of the requests that are open on the server.
         """
         lease = self.leases().get(partition)
-        if number not in self._open and lease is not None and partition == self._keys(name).partition:
-            logger.info("limit %s: the server has lost the end of a call; sending it again", name)
-            self._open.add(number)
-            self.finish(OpenCall(name, 0, lease.worker, number), None)
+        if lease is None or partition != self._keys(name).partition:
+            return
+        for number in numbers:
+            if number not in self._open:
+                self._open.add(number)
+                task = self._send_end(OpenCall(name, 0, lease.worker, number), None)
+                task.add_done_callback(lambda task: _log_lost_end(name, task))
 
     async def acquire(self, attempt: WaitingAttempt, call: OpenCall) -> None:
         """Wait until a call may start. If this method raises or is cancelled, the caller must call `give_back`.
@@ -174,14 +177,19 @@ class ServerLimits:
             call: The call.
             cost: The tokens that the call has cost; None for the tokens that it reserved.
         """
-        if not call.worker:
+        if call.worker:
+            self._send_end(call, cost)
+        else:  # the server does not know the call
             self._open.discard(call.number)
-            return
+
+    def _send_end(self, call: OpenCall, cost: int | None) -> asyncio.Task[str]:
+        """Return the task that sends the end of a call, with the server's answer as its result."""
         keys = self._keys(call.name)
         task = self._send(
             call, lambda: rate_plans.finish(keys, call.worker, call.name, call.number, cost), tuple(call.sending)
         )
         task.add_done_callback(lambda _: self._open.discard(call.number))
+        return task
 
     def give_back(self, call: OpenCall) -> None:
         """Free the place and the tokens that a call has reserved, because the call did not start."""
@@ -202,17 +210,17 @@ class ServerLimits:
             await asyncio.wait(set(self._sending), timeout=seconds)
 
     def _send(
-        self, call: OpenCall, make_plan: Callable[[], Plan[str]], after: tuple[asyncio.Task[None], ...] = ()
-    ) -> asyncio.Task[None]:
+        self, call: OpenCall, make_plan: Callable[[], Plan[str]], after: tuple[asyncio.Task[str], ...] = ()
+    ) -> asyncio.Task[str]:
         task = asyncio.get_running_loop().create_task(self._repeat(call, make_plan, after))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
         return task
 
     async def _repeat(
-        self, call: OpenCall, make_plan: Callable[[], Plan[str]], after: tuple[asyncio.Task[None], ...]
-    ) -> None:
-        """Repeat a request until the server has answered, or until the worker is gone.
+        self, call: OpenCall, make_plan: Callable[[], Plan[str]], after: tuple[asyncio.Task[str], ...]
+    ) -> str:
+        """Repeat a request until the server has answered, or until the worker is gone. Return the answer, or an empty string.
 
         The server itself frees the places of a worker that is gone.
 
@@ -229,18 +237,25 @@ class ServerLimits:
 
         while True:
             try:
-                await drive_async(self.wire, make_plan(), give_up=is_gone)
-                return
+                return await drive_async(self.wire, make_plan(), give_up=is_gone)
             except (NotConfigured, Unconfirmed, Unreachable):
                 if is_gone():
-                    return
+                    return ""
             except CoordinatorError as error:
                 logger.warning("limit %s: the end of a call could not be stored: %s", call.name, error)
-                return
+                return ""
             await self.clock.asleep(REPEAT_PAUSE)
 
     def _keys(self, name: str) -> Keys:
         return self.namespace.keys(partition_for(name, self.namespace.partitions))
+
+
+def _log_lost_end(name: str, task: asyncio.Task[str]) -> None:
+    """Log that the server had lost the end of a call. The server may also have learned of the end while it asked."""
+    if not task.cancelled() and task.exception() is None and task.result() in ("ok", "left"):
+        logger.info(
+            "limit %s: the server had lost the end of a call, for example in a failover; it was sent again", name
+        )
 
 
 def _refusal(call: OpenCall, found: rate_plans.Acquired) -> CoordinatorError:

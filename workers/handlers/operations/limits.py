@@ -33,7 +33,7 @@ class OpenCall:
     worker: str = ""
     number: int = 0
     hint: asyncio.Event = field(default_factory=asyncio.Event)
-    sending: list[asyncio.Task[None]] = field(default_factory=list)
+    sending: list[asyncio.Task[str]] = field(default_factory=list)
     patience: float = math.inf
 
 

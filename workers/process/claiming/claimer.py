@@ -5,9 +5,10 @@ While the process has free slots, a claimer asks the server for runs. If no run 
 An idle process saves a round trip: it sends the wait for the bell and its next claim together. The server carries out the claim as
 soon as the bell rings. Such a waiting claim asks for one run only. If the machine is lost and the server does not notice, the
 waiting claim still takes a run, which then has to wait for the end of the lease and gets a strike. A waiting claim therefore never
-takes a suspect: after a bell has ended a waiting claim, another claim that does not wait asks for suspects. That other claim is
-left out if the waiting claim took the last run that waited, and the handler of this run has ended immediately: then nothing is left
-to ask for, and the next waiting claim should be at the server before the next run is.
+takes a suspect: after a bell has ended a waiting claim, another claim that does not wait asks for suspects.
+
+That other claim is left out if the waiting claim has left no run, and the handler of the run that it took has ended immediately.
+Then the next waiting claim is sent at once, so that it is there when the next run comes.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Claimer:
         self.asking: asyncio.Task[tuple[str, list[worker_plans.Claimed]]] | None = None
         self.draining = False
         self._waits = False  # the claim that is under way waits at the server
-        self._took_last = False  # the last claim has left no run on the worker's routes
+        self._none_left = False  # the newest claim has taken a run, and has left none on the worker's routes
         self._silent_rounds = 0  # waiting claims in a row for which no bell rang
         self._ringing: asyncio.Task[Any] | None = None
 
@@ -116,7 +117,7 @@ class Claimer:
                     # claims more: a suspect among them must not share a crash with other runs.
                     self._host.compare(self._lease())
                 failing = False
-                if waiting and self._took_last and await self._have_handlers_ended():
+                if waiting and self._none_left and await self._have_handlers_ended():
                     waiting = self._can_wait_there(recording=True)
                     continue
                 again = not waiting or 0 < self._silent_rounds < SILENT_ROUNDS
@@ -140,11 +141,12 @@ class Claimer:
     def _can_wait_there(self, *, recording: bool = False) -> bool:
         """Return True if the next claim may wait at the server.
 
-        This is allowed only while the process holds no run: when a process becomes empty, it must claim again at once, to take
-        suspects. It is also allowed only in a namespace in which claims do not wait for replicas.
+        When a process becomes empty, it must claim again at once, to take suspects. So this is allowed only while the process holds
+        no run. It is also allowed only in a namespace in which claims do not wait for replicas.
 
         Args:
-            recording: Allow it also while the process only records outcomes. The caller knows that no suspect waits.
+            recording: Allow it also while the process only records outcomes. The caller knows that no suspect waits. If one comes,
+                the claim that its bell ends rings again, because the process may not take it yet.
         """
         held = self._slots.running if recording else self._slots.held
         idle = not held and self._ringing is None and bool(self._host.routes())
@@ -220,7 +222,7 @@ class Claimer:
             else:
                 self._silent_rounds = 0
                 answer, runs = await drive_async(self._wire, plan, timeout=CLAIM_SECONDS)
-            self._took_last = bool(runs) and runs[0].last
+            self._none_left = bool(runs) and runs[0].none_left
             self._host.take(lease, runs)
             return answer, runs
         finally:

@@ -75,16 +75,24 @@ local function answer_run(id, token, route, counters, cause, prev, spent, killed
   return { id, token, route, spec, cause or '', counters, prev or '', spent or '', killed or '', checkpoint }
 end
 
+-- Ring for the suspects that wait, and return true if there are any.
+local function ring_for_suspects(routes)
+  local found = false
+  for r = 1, #routes do
+    if redis.call('EXISTS', suspect_key(routes[r])) == 1 then
+      ring(suspect_bell_key(routes[r]))
+      found = true
+    end
+  end
+  return found
+end
+
 -- Ring the bells of the routes on which runs wait, and return 1 if there are any, and 0 otherwise.
 local function ring_for_others(routes)
-  local others = 0
+  local others = ring_for_suspects(routes) and 1 or 0
   for r = 1, #routes do
     if redis.call('EXISTS', ready_key(routes[r])) == 1 then
       ring(bell_key(routes[r]))
-      others = 1
-    end
-    if redis.call('EXISTS', suspect_key(routes[r])) == 1 then
-      ring(suspect_bell_key(routes[r]))
       others = 1
     end
   end
@@ -243,8 +251,13 @@ if #ids > 0 then
   redis.call('SADD', owned_key(worker), unpack(ids))
   redis.pcall('SADD', live_key(), unpack(ids))
 end
--- The worker has taken the token of a bell for this claim. If runs are left, the bell must wake the next worker.
-local others = #ids + aside > 0 and ring_for_others(routes) or 0
+-- The worker may have taken the token of a bell for this claim. If runs are left, the bell must wake the next worker.
+local others = 0
+if #ids + aside > 0 then
+  others = ring_for_others(routes)
+elseif alone ~= '1' then
+  ring_for_suspects(routes) -- This claim may not take a suspect, but it may have taken the token of a suspect's bell.
+end
 for bell in pairs(bells_of_left) do ring(bell) end
 if #taken + aside == 0 and left > 0 then answer = 'left' end
 return { answer, taken, others }

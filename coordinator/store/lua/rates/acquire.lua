@@ -21,7 +21,7 @@
 --   unknown: the name has no rate
 --   large: the cost is above the burst; with the burst
 --   unreadable: a key has another type
-local TOLERANCE, FIRST_LOOK_MS, LATER_LOOK_MS = 1e-6, 1000, 5000
+local TOLERANCE, FIRST_LOOK_MS, LATER_LOOK_MS, MOST_CHECKED = 1e-6, 1000, 5000, 100
 local clock, live = server_ms(now), is_live(worker)
 
 -- Forget the numbers of workers that are gone, when a new worker comes.
@@ -43,17 +43,21 @@ local function free_places(name)
   return redis.call('ZCARD', holders_key(name))
 end
 
--- Ask the workers of the calls that hold places, and of the first request of the line, whether these are still open. A server that
+-- Ask the workers of the calls that hold places, and of the first requests of the line, whether these are still open. A server that
 -- lost its last writes in a failover or a power cut may have lost their ends, and nothing else would free their places.
 local function check_calls(name)
   local last = tonumber(redis.call('HGET', bucket_key(name), 'checked')) or 0
   if math.abs(clock - last) < LATER_LOOK_MS then return end
   redis.call('HSET', bucket_key(name), 'checked', int(clock))
-  local requests = redis.call('ZRANGE', holders_key(name), 0, BATCH - 1)
-  requests[#requests + 1] = redis.call('ZRANGE', turns_key(name), 0, 0)[1]
-  for _, request in ipairs(requests) do
-    local other = worker_in(request)
-    if is_live(other) then notify(other, 'call ' .. string.match(request, '%d+$') .. ' ' .. name) end
+  local numbers = {} -- by worker
+  for _, key in ipairs({ holders_key(name), turns_key(name) }) do
+    for _, request in ipairs(redis.call('ZRANGE', key, 0, MOST_CHECKED - 1)) do
+      local other = worker_in(request)
+      numbers[other] = (numbers[other] or '') .. ' ' .. string.match(request, '%d+$')
+    end
+  end
+  for other, text in pairs(numbers) do
+    if is_live(other) then notify(other, 'calls ' .. name .. text) end
   end
 end
 

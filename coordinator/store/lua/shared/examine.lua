@@ -47,7 +47,7 @@ end
 
 -- Return the detail of a damaged field `spend`; nil if the field has no fault.
 local function find_misspent(run)
-  if run.spend then return not is_spend_sound(run.spend) and run.spend or nil end
+  if run.spend then return not is_spend_sound(run.spend) and string.sub(run.spend, 1, 80) or nil end
   return string.find(run.beside or '', 'b', 1, true) and '' or nil
 end
 

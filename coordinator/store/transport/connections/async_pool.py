@@ -13,6 +13,12 @@ import redis.backoff
 from coordinator.model.address import Address, Node
 from coordinator.store.transport.connections import memory
 from coordinator.store.transport.connections.embedded_connection import AsyncEmbeddedConnection, hold_server
+from coordinator.store.transport.connections.open_files import (
+    abort_closed_connections,
+    has_own_file,
+    remember_file,
+    spare_other_file,
+)
 from coordinator.store.transport.connections.settings import CONNECT_SECONDS, connection_settings, connection_url
 
 
@@ -67,16 +73,20 @@ class _Pool(redis.asyncio.ConnectionPool):
         while self._idle:
             connection = self._idle.pop()
             # Unread bytes on a connection would be taken for the reply to the next request.
-            if connection.is_connected and connection._reader.exception() is None and not await connection.can_read():
+            usable = connection.is_connected and connection._reader.exception() is None and has_own_file(connection)
+            if usable and not await connection.can_read():
                 return connection
-            await connection.disconnect(nowait=True)  # the server has closed it
+            spare_other_file(connection)
+            await connection.disconnect(nowait=True)  # the server, or another part of this process, has closed it
             await super().release(connection)
         return await super().get_connection()  # type: ignore[no-untyped-call]  # redis-py has no types here
 
     async def ensure_connection(self, connection: Any) -> None:
         # For redis-py, a new connection on which bytes have arrived is broken, and it drops them. They are the reason for which
         # the server refuses the connection. get_connection above examines the connections that were used before.
+        abort_closed_connections()
         await connection.connect()
+        remember_file(connection)
 
     async def release(self, connection: Any) -> None:
         if connection.is_connected:
@@ -87,14 +97,10 @@ class _Pool(redis.asyncio.ConnectionPool):
     async def disconnect(self, inuse_connections: bool = True) -> None:
         for connection in (*self._available_connections, *(self._in_use_connections if inuse_connections else ())):
             if connection._writer is not None:
+                spare_other_file(connection)
                 connection._writer.transport.abort()
                 connection._close()  # forgets the writer, about which the garbage collector would warn otherwise
         await super().disconnect(inuse_connections)
-
-
-def transport_of(connection: Any) -> asyncio.Transport | None:
-    """Return the asyncio transport of a connection; None if it has none. redis-py forgets the transport after a failed exchange."""
-    return getattr(getattr(connection, "_writer", None), "transport", None)
 
 
 async def drop_connection(connection: Any, transport: asyncio.Transport | None) -> None:
@@ -106,6 +112,7 @@ async def drop_connection(connection: Any, transport: asyncio.Transport | None) 
         connection: A connection of redis-py.
         transport: The transport of the connection, from before the exchange.
     """
+    spare_other_file(connection)
     await connection.disconnect(nowait=True)
     if transport is not None:
         transport.abort()

@@ -14,6 +14,8 @@ import struct
 from types import TracebackType
 from typing import Any
 
+from coordinator.store.transport.connections.open_files import has_own_file, spare_other_file
+
 LOOKS = 5  # how often the bytes are counted within the limit
 _BYTES_ACKED = 120  # where struct tcp_info of Linux has tcpi_bytes_acked, followed by tcpi_bytes_received
 _TCP_INFO = getattr(socket, "TCP_INFO", None)
@@ -52,7 +54,12 @@ class SilenceLimit:
     def _look(self) -> None:
         if self._timeout.expired():
             return
-        loop, moved = asyncio.get_running_loop(), count_moved_bytes(self._connection)
+        loop = asyncio.get_running_loop()
+        if not has_own_file(self._connection):  # its number may belong to another connection, whose bytes move
+            spare_other_file(self._connection)
+            self._timeout.reschedule(loop.time())
+            return
+        moved = count_moved_bytes(self._connection)
         if self._moved is not None and moved != self._moved:
             self._timeout.reschedule(loop.time() + self._seconds)
         self._moved = moved
