@@ -167,6 +167,42 @@ async def test_outcome_that_is_late_does_not_delay_the_next_run(server: Server, 
             await here.until(first, "completed")
 
 
+async def test_suspect_that_comes_while_an_outcome_is_recorded_is_claimed(server: Server, namespace: str) -> None:
+    """The waiting claim takes the token of the suspect's bell. The next claim may not take the suspect either.
+
+    The outcome is recorded while this second claim is under way, so that the process is empty and waits again.
+    """
+    claim, claims = scripts.CLAIM.sha.encode(), list[bytes]()
+
+    def is_second_claim(request: bytes) -> bool:
+        if claim in request and request not in claims:
+            claims.append(request)
+        return claims[1:2] == [request]
+
+    with contextlib.closing(Proxy(server.port)) as proxy:
+        async with bench(server.url, namespace) as here:
+            keys = here.namespace.keys(0)
+            suspect = await here.enqueue("double", {"number": 3})
+            route = here.run(suspect)["route"].decode()
+            here.admin.rename(keys.ready(route), keys.suspect(route))
+            here.admin.delete(keys.bell(route))
+            here.admin.rename(keys.suspect(route), "elsewhere")
+            here.worker(runs, url=proxy.url)
+            await idle(here)
+            recorded = proxy.delay_next_request(HANG, naming(scripts.COMPLETE.sha.encode()))
+            first = await here.enqueue("double")
+            await eventually(recorded.happened.is_set, "the outcome is on its way")
+            await idle(here)
+            claimed = proxy.delay_next_request(HANG, is_second_claim)
+            here.admin.rename("elsewhere", keys.suspect(route))
+            here.admin.rpush(keys.suspect_bell(route), "1")
+            await eventually(claimed.happened.is_set, "the second claim is on its way")
+            recorded.over.set()
+            await here.until(first, "completed")
+            claimed.over.set()
+            await here.until(suspect, "completed")
+
+
 async def test_waiting_claim_resends_a_script_that_the_server_has_lost(
     server: Server, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
