@@ -13,12 +13,14 @@ from coordinator.errors import Refused
 from coordinator.model.run import Status
 from coordinator.store.plans import clients as client_plans
 from coordinator.store.plans import coordinators as coordinator_plans
+from coordinator.store.plans.attempts import Condition
 from tests.integration import worker_harness
 from tests.integration.worker.test_worker_waits import checkpointed, ended, send
 from tests.integration.worker_harness import Bench
 from tests.servers import Server
 from tests.waiting import eventually
 from workers import AsyncRun, Registry, RetryLater, Signal, Stopped, WaitTimeout
+from workers.attempt.waits import waiting
 from workers.handlers.checkpoint import draft
 
 
@@ -187,8 +189,18 @@ async def test_look_that_finds_nothing_and_fails_the_run_keeps_the_waits_before_
     assert bench.admin.hexists(bench.namespace.keys_of(id).ckpt(id), "wait:-:receive a#0")
 
 
-async def test_wait_ends_at_a_drain_whose_stop_another_task_has_got(bench: Bench) -> None:
-    runs, taken = Registry(), asyncio.Event()
+async def test_wait_ends_at_a_drain_whose_stop_another_task_has_got(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop the worker while the wait lingers. A wait that asks the server at this moment may get the stop itself."""
+    runs, taken, lingers, linger = Registry(), asyncio.Event(), asyncio.Event(), waiting.WaitingAttempt.linger
+
+    async def noted(attempt: waiting.WaitingAttempt, condition: Condition, now: int) -> None:
+        lingers.set()
+        await linger(attempt, condition, now)
+
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 3.0)
+    monkeypatch.setattr(waiting.WaitingAttempt, "linger", noted)
 
     @runs.handler(linger=600, grace=300)
     async def shared(run: AsyncRun) -> None:
@@ -208,8 +220,8 @@ async def test_wait_ends_at_a_drain_whose_stop_another_task_has_got(bench: Bench
 
     worker, task = bench.worker(runs)
     id = await bench.enqueue("shared")
-    await checkpointed(bench, id)
     async with asyncio.timeout(30):  # far less than the grace
+        await lingers.wait()
         assert await bench.end(worker, task) == 0
     assert taken.is_set()
     assert bench.status(id) == Status.QUEUED
