@@ -605,6 +605,17 @@ def test_output_effects_budgets_groups_and_rates_that_are_kept_are_no_breach() -
     assert judge(busy().evidence(), faults=1).breaches == {}
 
 
+def test_call_of_a_worker_that_was_declared_lost_has_no_place() -> None:
+    """A process that stood still ends its call after another one has got its place."""
+    story = busy()
+    story.acquire(3, cost="0")
+    story.call("recover", ["ok", []], worker="wfive")
+    story.call("acquire", ["ok"], name="outside", worker="wsix", number=1, cost="0")
+    for worker, number in (("wfive", 3), ("wsix", 1)):
+        story.call("finish", "ok", name="outside", worker=worker, number=number)
+    assert judge(story.evidence(), faults=1).breaches == {}
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_every_window_of_calls_is_judged(seed: int) -> None:
     """Compare the judge with a search of all windows, for calls that overlap in any way."""

@@ -61,7 +61,10 @@ def groups_hold(see: Evidence) -> Iterator[str]:
 
 
 def rates_hold(see: Evidence) -> Iterator[str]:
-    """External calls start within the burst and the rate, and not too many are under way at the same time."""
+    """External calls start within the burst and the rate, and not too many are under way at the same time.
+
+    The place of a call is free when its worker is declared lost, although a worker that only stood still continues its call.
+    """
     rates = {str(op.given["name"]): str(op.given["rate"]) for op in see.history.of("rate") if op.given.get("rate")}
     started: dict[str, dict[tuple[str, int], Operation]] = defaultdict(dict)
     for op in see.history.of("acquire"):
@@ -71,11 +74,12 @@ def rates_hold(see: Evidence) -> Iterator[str]:
         (str(op.given["worker"]), int(op.given["number"])): op.invoked
         for op in reversed(list(see.history.of("finish")))
     }
+    lost = _lost_workers(see)
     for name, calls in started.items():
         amount, per, burst, at_once = (int(part) for part in rates[name].split())
         if (excess := _excess(calls.values(), amount / per)) > burst + 1:
             yield f"calls of {name} used {excess:.0f} tokens more than the rate gives, above the burst of {burst}"
-        open_calls = [(op.ended, ended[key]) for key, op in calls.items() if key in ended]
+        open_calls = [(op.ended, min(ended[key], lost.get(key[0], NEVER))) for key, op in calls.items() if key in ended]
         if (count := _most_at_once(open_calls)) > at_once:
             yield f"{count} calls of {name} were under way at the same time, at most {at_once} may be"
 
@@ -86,9 +90,7 @@ def _surely_running(see: Evidence, ids: Iterable[str]) -> Iterator[tuple[str, In
     ends: dict[tuple[str, str], int] = {}
     for op in see.history.of(*ENDINGS):
         ends.setdefault((op.id, op.token), op.invoked)
-    lost: dict[str, int] = {}
-    for op in see.history.of("abandon", "recover"):
-        lost.setdefault(str(op.given["worker"]), op.invoked)
+    lost = _lost_workers(see)
     for id in ids:
         for claim in see.claims.get(id, ()):
             worker = claim.token.split("-", 2)[-1]
@@ -97,6 +99,14 @@ def _surely_running(see: Evidence, ids: Iterable[str]) -> Iterator[tuple[str, In
             end = min(end, min(others, default=NEVER))
             if id not in cancelled and end != NEVER and end > claim.ended:
                 yield id, (claim.ended, end)
+
+
+def _lost_workers(see: Evidence) -> dict[str, int]:
+    """Return when each worker that was declared lost may have been declared lost at the earliest."""
+    lost: dict[str, int] = {}
+    for op in see.history.of("abandon", "recover"):
+        lost.setdefault(str(op.given["worker"]), op.invoked)
+    return lost
 
 
 def _most_at_once(intervals: Iterable[Interval]) -> int:
