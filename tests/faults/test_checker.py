@@ -319,6 +319,10 @@ def an_earlier_signal_received_again(story: Story) -> None:
     story.receive(TWO, 1, "0")
 
 
+def another_answer_received(story: Story) -> None:
+    story.event("disordered", 1)
+
+
 def a_signal_lost(story: Story) -> None:
     story.send("three", "2")
 
@@ -549,6 +553,7 @@ BREAKS: list[tuple[Callable[[Story], None], str]] = [
     (a_signal_passed_over, "signals_received_in_order"),
     (an_earlier_signal_received_again, "signals_received_in_order"),
     (a_signal_lost, "signals_kept"),
+    (another_answer_received, "answers_in_order"),
     (a_child_that_ends_twice, "children_end_once"),
     (more_endings_than_children, "endings_only_grow"),
     (an_ending_that_is_gone, "endings_only_grow"),

@@ -20,8 +20,8 @@ from tests.faults.lab.shim import ShimServer
 FORGOTTEN = (
     "nothing_lost", "one_ending", "epochs_grow", "resumed_fresh", "chunks_kept", "no_stale_write", "recovered_workers_stay_out",
     "one_owner", "effects_once", "revived_once", "events_settled_once", "effects_never_repeated", "budgets_hold", "groups_hold",
-    "rates_hold", "signals_stored_once", "signals_received_in_order", "signals_kept", "children_end_once", "endings_only_grow",
-    "fires_on_time",
+    "rates_hold", "signals_stored_once", "signals_received_in_order", "signals_kept", "answers_in_order",
+    "children_end_once", "endings_only_grow", "fires_on_time",
 )  # fmt: skip
 MOST_SECONDS = 3.0  # everysec: one fsync per second; the server waits at most two seconds for a slow one
 

@@ -215,6 +215,7 @@ RULES: dict[str, Callable[[Evidence], Iterator[str]]] = {
         order_rules.discarded_for_good, order_rules.revived_once, order_rules.killed_for_good, order_rules.paused_stays,
         order_rules.fired_once, order_rules.fires_on_time,
         signal_rules.signals_stored_once, signal_rules.signals_received_in_order, signal_rules.signals_kept,
+        signal_rules.answers_in_order,
         child_rules.children_end_once, child_rules.endings_only_grow,
         feature_rules.events_settled_once, feature_rules.effects_never_repeated, feature_rules.budgets_hold,
         feature_rules.groups_hold, feature_rules.rates_hold,

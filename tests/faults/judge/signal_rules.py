@@ -65,6 +65,13 @@ def signals_kept(see: Evidence) -> Iterator[str]:
             yield f"run {op.id} completed without the signal {op.given['payload']}, which was acknowledged"
 
 
+def answers_in_order(see: Evidence) -> Iterator[str]:
+    """A handler gets its answers as they were sent, each under its number."""
+    for event in see.events:
+        if event.what == "disordered":
+            yield f"run {event.run} received another answer as number {event.number} under {event.token}"
+
+
 def _received(see: Evidence) -> Iterator[tuple[Operation, Received]]:
     for op in see.history.of("receive"):
         if op.word == "signal" and op.id not in see.excused:

@@ -139,7 +139,7 @@ async def asking(run: AsyncRun, topic: str, turns: int) -> str:
         answer = await run.receive("answer")
         journal(run, "received", answer.number)
         if (answer.number, answer.payload) != (turn + 1, turn):
-            journal(run, "damaged", answer.number)
+            journal(run, "disordered", answer.number)
         if turn % 2:
             await run.receive("hint", timeout=random.choice([0.05, 0.5]), default=None)
         if turn % 3 == 2:
