@@ -610,6 +610,14 @@ def test_output_effects_budgets_groups_and_rates_that_are_kept_are_no_breach() -
     assert judge(busy().evidence(), faults=1).breaches == {}
 
 
+def test_tokens_that_a_call_has_given_back_may_be_used_again() -> None:
+    story = busy()
+    for number, cost in ((3, "0"), (4, "2")):
+        story.acquire(number, cost="9")
+        story.call("finish", "ok", name="outside", worker="wfive", number=number, cost=cost)
+    assert "rates_hold" not in judge(story.evidence(), faults=1).breaches
+
+
 def test_call_of_a_worker_that_was_declared_lost_has_no_place() -> None:
     """A process that stood still ends its call after another one has got its place."""
     story = busy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from tests.faults.judge.evidence import Evidence, epoch_of
@@ -64,6 +65,7 @@ def rates_hold(see: Evidence) -> Iterator[str]:
     """External calls start within the burst and the rate, and not too many are under way at the same time.
 
     The place of a call is free when its worker is declared lost, although a worker that only stood still continues its call.
+    Other calls may use the tokens that a call has given back, for example because it was stopped before it started.
     """
     rates = {str(op.given["name"]): str(op.given["rate"]) for op in see.history.of("rate") if op.given.get("rate")}
     started: dict[str, dict[tuple[str, int], Operation]] = defaultdict(dict)
@@ -74,10 +76,11 @@ def rates_hold(see: Evidence) -> Iterator[str]:
         (str(op.given["worker"]), int(op.given["number"])): op.invoked
         for op in reversed(list(see.history.of("finish")))
     }
-    lost = _lost_workers(see)
+    lost, costs = _lost_workers(see), _real_costs(see)
     for name, calls in started.items():
         amount, per, burst, at_once = (int(part) for part in rates[name].split())
-        if (excess := _excess(calls.values(), amount / per)) > burst + 1:
+        paid = [replace(op, given={**op.given, "cost": costs.get(key, op.given["cost"])}) for key, op in calls.items()]
+        if (excess := _excess(paid, amount / per)) > burst + 1:
             yield f"calls of {name} used {excess:.0f} tokens more than the rate gives, above the burst of {burst}"
         open_calls = [(op.ended, min(ended[key], lost.get(key[0], NEVER))) for key, op in calls.items() if key in ended]
         if (count := _most_at_once(open_calls)) > at_once:
@@ -99,6 +102,15 @@ def _surely_running(see: Evidence, ids: Iterable[str]) -> Iterator[tuple[str, In
             end = min(end, min(others, default=NEVER))
             if id not in cancelled and end != NEVER and end > claim.ended:
                 yield id, (claim.ended, end)
+
+
+def _real_costs(see: Evidence) -> dict[tuple[str, int], str]:
+    """Return the costs that workers have reported for calls, by worker and number."""
+    costs: dict[tuple[str, int], str] = {}
+    for op in see.history.of("finish"):
+        if str(op.given.get("cost", "")):
+            costs.setdefault((str(op.given["worker"]), int(op.given["number"])), str(op.given["cost"]))
+    return costs
 
 
 def _lost_workers(see: Evidence) -> dict[str, int]:
