@@ -167,6 +167,12 @@ def kept_open(stage: Stage) -> Iterator[Stage]:
         stage.close()
 
 
+def wait_for_coordinator(stage: Stage) -> None:
+    """Wait until a coordinator watches the leases. If a worker joined before that, recovery would pause for its lease."""
+    watched = [Keys(stage.namespace, partition).watch() for partition in range(stage.place.partitions)]
+    wait_until(lambda: all(stage.place.admin.hexists(key, "at") for key in watched), "a coordinator watches the leases")
+
+
 def wait_for_start(stage: Stage, count: int = 1) -> None:
     wait_until(lambda: len(stage.events("start")) >= count, f"{count} handlers have started", timeout=60)
 

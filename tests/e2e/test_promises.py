@@ -14,7 +14,7 @@ import pytest
 
 from coordinator import Client, Handle, Status
 from tests.e2e.conftest import MakeStage
-from tests.e2e.processes import Stage, children, stop, wait_for_start
+from tests.e2e.processes import Stage, children, stop, wait_for_coordinator, wait_for_start
 from tests.unrest import UNREST
 from tests.waiting import wait_until
 
@@ -131,6 +131,7 @@ def test_saves_of_a_worker_that_continues_after_its_lease_are_refused(stage: Sta
     long lease that ends early on the server. So it continues long before its next heartbeat, which would tell it.
     """
     stage.coordinator()
+    wait_for_coordinator(stage)
     sleeping = stage.fleet(1, lease=10 * LONG, concurrency=RUNS)
     handles = client.enqueue_many([("marks", {})] * RUNS)
     wait_for_start(stage, RUNS)
