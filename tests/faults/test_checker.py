@@ -610,6 +610,14 @@ def test_output_effects_budgets_groups_and_rates_that_are_kept_are_no_breach() -
     assert judge(busy().evidence(), faults=1).breaches == {}
 
 
+def test_first_answer_to_a_pause_pauses_nothing() -> None:
+    """It says with which state the caller has to ask again."""
+    story = orderly()
+    story.call("pause", ["changed", "a@1"], name="kind:agent")
+    story.claim(THREE, id=OTHER, life=2, number=9)
+    assert "paused_stays" not in judge(story.evidence(), faults=1).breaches
+
+
 def test_tokens_that_a_call_has_given_back_may_be_used_again() -> None:
     story = busy()
     for number, cost in ((3, "0"), (4, "2")):

@@ -99,7 +99,8 @@ def _pauses(see: Evidence) -> Iterator[tuple[str, int, int]]:
     for op in see.history.of("pause"):
         name = str(op.given["name"])
         of_it = [end for end in ends if end.given["name"] == name]
-        if op.word and not any(end.invoked < op.ended and end.ended > op.invoked for end in of_it):
+        # The answer `changed` only says with what the caller has to ask again.
+        if op.word in ("ok", "again") and not any(end.invoked < op.ended and end.ended > op.invoked for end in of_it):
             yield name, op.ended, min((end.invoked for end in of_it if end.invoked > op.ended), default=NEVER)
 
 
