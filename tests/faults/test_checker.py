@@ -611,7 +611,7 @@ def test_output_effects_budgets_groups_and_rates_that_are_kept_are_no_breach() -
 
 
 def test_first_answer_to_a_pause_pauses_nothing() -> None:
-    """It says with which state the caller has to ask again."""
+    """The answer names the present state, and the caller asks again with it."""
     story = orderly()
     story.call("pause", ["changed", "a@1"], name="kind:agent")
     story.claim(THREE, id=OTHER, life=2, number=9)

@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def uses_features(self) -> bool:
-        """Whether programs of the lab send signals, set limits and schedules, and use the other features."""
+        """Return True if the lab has programs that use signals, children, limits and schedules."""
         return bool(self.users or self.operators)
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.faults.programs.user SEED
 
-It sends signals, enqueues parents of children, limits groups and rates, reads output and sets schedules. It never cancels,
+A user sends signals, enqueues parents of children, limits groups and rates, reads output and sets schedules. It never cancels,
 pauses or damages anything, so a campaign with any fault can have a user. `operator.py` does the rest.
 """
 

@@ -192,7 +192,7 @@ class Users:
             if self._dice.random() < 0.3:
                 with contextlib.suppress(
                     CoordinatorError
-                ):  # It is refused, unless the server does not know the limit yet.
+                ):  # The server refuses the run, if it knows the limit already.
                     handle = await client.enqueue("grouped", {"turns": 2, "trouble": 0.0})
                     self.acknowledged[handle.id] = 2
 

@@ -11,6 +11,7 @@ import pytest
 from coordinator import AsyncClient
 from coordinator.model.run_id import partition_for
 from coordinator.store import scripts
+from coordinator.store.keys import Keys
 from coordinator.store.script import Script
 from tests.integration import worker_harness
 from tests.integration.worker_harness import Bench, performing
@@ -265,20 +266,25 @@ async def test_place_of_an_abandoned_worker_is_free_and_its_run_gets_one_again(
     assert await bench.outcome(id) == "completed"
 
 
-async def test_call_whose_end_the_server_has_lost_frees_its_place(bench: Bench, client: AsyncClient) -> None:
-    """Put an ended call back, as in a failover that loses the last writes. The call that is still open keeps its place."""
-    outside = Outside()
-    await client.set_rate("api", at_once=2)
+async def worker_after_a_call(bench: Bench, outside: Outside) -> tuple[str, Keys]:
+    """Start a worker that makes one call. Return its id in the partition of the limit, and the keys of this partition."""
     worker, _ = bench.worker(callers(outside))
     outside.answer.set()
     assert await bench.outcome(await bench.enqueue("async")) == "completed"
     await until(bench, 0, 0)
+    partition = partition_for("api", 2)
+    return worker._membership.leases[partition].worker, bench.namespace.keys(partition)
+
+
+async def test_call_whose_end_the_server_has_lost_frees_its_place(bench: Bench, client: AsyncClient) -> None:
+    """Put an ended call back, as in a failover that loses the last writes. The call that is still open keeps its place."""
+    outside = Outside()
+    await client.set_rate("api", at_once=2)
+    worker, keys = await worker_after_a_call(bench, outside)
     outside.answer.clear()
     await bench.enqueue("async")
     await until(bench, 1, 0)
-    partition = partition_for("api", 2)
-    lost = f"{worker._membership.leases[partition].worker}-1"
-    holders = bench.namespace.keys(partition).holders("api")
+    lost, holders = f"{worker}-1", keys.holders("api")
     bench.admin.zadd(holders, {lost: 1})
     await bench.enqueue("async")
     await eventually(lambda: outside.inside == 2, "the waiting call has the place")
@@ -292,14 +298,9 @@ async def test_turns_whose_ends_the_server_has_lost_leave_the_line(bench: Bench,
     """Put three requests before the first of the line. All of them leave it after one question."""
     outside = Outside()
     await client.set_rate("api", at_once=1)
-    worker, _ = bench.worker(callers(outside))
-    outside.answer.set()
-    assert await bench.outcome(await bench.enqueue("async")) == "completed"
-    await until(bench, 0, 0)
-    partition = partition_for("api", 2)
-    worker_id = worker._membership.leases[partition].worker
-    lost = {f"{worker_id}-{number}": -number for number in (901, 902, 903)}  # before any ticket that the server gives
-    bench.admin.zadd(bench.namespace.keys(partition).turns("api"), lost)
+    worker, keys = await worker_after_a_call(bench, outside)
+    lost = {f"{worker}-{number}": -number for number in (901, 902, 903)}  # before any ticket that the server gives
+    bench.admin.zadd(keys.turns("api"), lost)
     assert await bench.outcome(await bench.enqueue("async")) == "completed"
     await until(bench, 0, 0)
 

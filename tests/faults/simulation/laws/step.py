@@ -61,7 +61,7 @@ class Seen:
 
     @property
     def in_line(self) -> bool:
-        """Whether the run waits for a place in its group."""
+        """Return True if the run waits for a place in its group."""
         return self.line_score is not None
 
     @property
